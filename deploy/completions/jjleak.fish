@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts sort= T/top= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts sort= T/top= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -42,6 +42,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l sample-bytes -d 'Sample o
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-live -d 'Maximum number of tracked live blocks, 40 to 70 bytes each' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four times that with --follow, --name, --system-wide or --threads]' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l max-rows -d 'Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from 4194304 to 33554432]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
@@ -91,6 +92,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sample-bytes -d 'S
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-live -d 'Maximum number of tracked live blocks, 40 to 70 bytes each' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four times that with --follow, --name, --system-wide or --threads]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-rows -d 'Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from 4194304 to 33554432]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r

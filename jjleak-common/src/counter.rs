@@ -76,6 +76,10 @@ counters! {
     UnseenFile = "unseen_file", Loss;
     /// A mapped file has an allocator, or a function of one, that jjleak cannot follow; its allocations are missing.
     UnfollowedAllocator = "unfollowed_allocator", Loss;
+    /// The unwinder has no room for the rows of a mapped file; stacks through it are found by frame pointers, and can end early.
+    UnwindTablesFull = "unwind_tables_full", Loss;
+    /// Since jjleak began, the unwind rows of a file that no profiled process mapped any more were removed to make room for others.
+    UnwindRowsRemoved = "unwind_rows_removed", Note;
     /// A process was not profiled because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
     /// Since jjleak began, the kernel has skipped a run of one of its BPF programs, because the program was already running on that CPU; it may have been for a process that is not profiled.

@@ -61,10 +61,10 @@ pub mod names {
     pub const FREED: &str = "FREED";
     /// Ring buffer of [`crate::trace::Event`].
     pub const EVENTS: &str = "EVENTS";
-    /// One array element of [`crate::unwind::Row`]s, memory-mapped.
+    /// Array of maps: the chunks with [`crate::unwind::Row`]s. Each is an array of one element.
     pub const ROWS: &str = "ROWS";
-    /// One array element of `u32`: the index of the rows, memory-mapped.
-    pub const PAGES: &str = "PAGES";
+    /// One array element of `u32`: the directory of the rows, memory-mapped.
+    pub const GROUPS: &str = "GROUPS";
     /// Array of [`crate::unwind::MappingTable`], memory-mapped.
     pub const MAPPINGS: &str = "MAPPINGS";
     /// Array of [`crate::jvm::CodeCache`], parallel to [`PROCESSES`], memory-mapped.

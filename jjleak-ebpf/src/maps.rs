@@ -4,6 +4,7 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
+    btf_maps::{self, ArrayOfMaps},
     helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get},
     macros::{btf_map, map},
     maps::{Array, HashMap, Queue, RingBuf},
@@ -48,10 +49,12 @@ pub(crate) static FREED: Array<FreedLog> = Array::with_max_entries(1, BPF_F_MMAP
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub(crate) static FRAMES: RingBuf = RingBuf::with_byte_size(DEFAULT_FRAME_BYTES, 0);
+/// A chunk of unwind rows. All have one size, so that the kernel inlines lookups in them.
+type Chunk = btf_maps::Array<[u64; unwind::CHUNK_WORDS], 1, { BPF_F_MMAPABLE as usize }>;
+#[btf_map]
+pub(crate) static ROWS: ArrayOfMaps<Chunk, { unwind::CHUNKS }> = ArrayOfMaps::new();
 #[map]
-pub(crate) static ROWS: Array<[u64; unwind::ROWS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
-#[map]
-pub(crate) static PAGES: Array<[u32; unwind::PAGES]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub(crate) static GROUPS: Array<[u32; unwind::GROUPS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);

@@ -4,13 +4,13 @@ use core::ptr::{addr_of, read_volatile, write_volatile};
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use jjleak_common::unwind::{
-    CodeChanges, CodeSeen, MAX_FOUND, MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row,
-    RowKind, SEARCH_STEPS, SavedFp,
+    CHUNK_SHIFT, CHUNK_WORDS, CodeChanges, CodeSeen, GROUP_PAGES, GROUP_SHIFT, GROUPS, MAX_FOUND,
+    MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, Row, RowKind, SEARCH_STEPS, SavedFp,
 };
 
 use jjleak_common::process::{ImageId, ProcessRow};
 
-use crate::memory::top_bit;
+use crate::{maps::ROWS, memory::top_bit};
 
 /// Entries of the row cache. Hot allocation paths of a program have a few hundred return addresses.
 const CACHE_ENTRIES: usize = 1024;
@@ -28,8 +28,8 @@ pub(super) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entri
 /// All data for a lookup; pointers into map values.
 #[derive(Clone, Copy)]
 pub(super) struct Tables {
-    pub(super) rows: *const u64,
-    pub(super) pages: *const u32,
+    /// The directory of the rows.
+    pub(super) groups: *const u32,
     pub(super) cache: *mut RowCache,
     /// The process's mappings.
     pub(super) mappings: *const MappingTable,
@@ -58,6 +58,9 @@ pub(super) fn scope(image: ImageId, since_ns: u64, generation: u32) -> u64 {
     let image = ((image.0 as u64) << 32 | generation as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     image ^ since_ns.wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
+
+/// Offsets of a group per word of a chunk.
+const OFFSETS_PER_WORD: usize = size_of::<u64>() / size_of::<u16>();
 
 /// Number of halvings to search a table of up to 2^9 mappings.
 const MAPPING_STEPS: u32 = MAX_MAPPINGS.ilog2() + 1;
@@ -124,20 +127,26 @@ unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row 
             return Row::plain((*mapping).layer, RowKind::None);
         }
         let at = (*mapping).first_page as u64 + page;
-        let low = *tables.pages.add(at as usize & (PAGES - 1)) as u64;
-        let high = *tables.pages.add((at + 1) as usize & (PAGES - 1)) as u64;
-        let mut base = low;
+        let group = *tables.groups.add((at >> GROUP_SHIFT) as usize & (GROUPS - 1)) as u64;
+        let Some(chunk) = ROWS.get_value_ptr_mut((group >> CHUNK_SHIFT) as u32, &0) else {
+            return Row::plain((*mapping).layer, RowKind::None);
+        };
+        let (rows, offsets) = (chunk.cast::<u64>(), chunk.cast::<u16>());
+        let index = (group << OFFSETS_PER_WORD.ilog2()) + (at & (GROUP_PAGES as u64 - 1));
+        let low = *offsets.add(index as usize & (OFFSETS_PER_WORD * CHUNK_WORDS - 1)) as u64;
+        let high = *offsets.add((index + 1) as usize & (OFFSETS_PER_WORD * CHUNK_WORDS - 1)) as u64;
+        let mut base = group + low;
         let mut count = high.wrapping_sub(low) + 1;
         let mut step = 0;
         while step < SEARCH_STEPS {
             let half = count >> 1;
-            let middle = (base + half) as usize & (ROWS - 1);
-            let start = *tables.rows.add(middle) & 0xffff_ffff;
+            let middle = (base + half) as usize & (CHUNK_WORDS - 1);
+            let start = *rows.add(middle) & 0xffff_ffff;
             base += take_if_not_below(relative, start, half);
             count -= half;
             step += 1;
         }
-        let row = *tables.rows.add(base as usize & (ROWS - 1));
+        let row = *rows.add(base as usize & (CHUNK_WORDS - 1));
         Row(row & !0xffff_ffff | (*mapping).layer as u64)
     }
 }

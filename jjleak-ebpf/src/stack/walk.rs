@@ -25,7 +25,7 @@ use super::{
     window::{self, word},
 };
 use crate::{
-    maps::{HINTS, MAPPINGS, PAGES, ROWS},
+    maps::{GROUPS, HINTS, MAPPINGS},
     memory::opaque,
     registers::{Hit, Registers},
     threads,
@@ -223,8 +223,7 @@ pub(crate) fn is_known_code(image: ImageId, process: *const ProcessRow, address:
 #[inline(always)]
 fn tables(scratch: Claimed, known: &Known) -> Option<Tables> {
     Some(Tables {
-        rows: ROWS.get_ptr(0)?.cast(),
-        pages: PAGES.get_ptr(0)?.cast(),
+        groups: GROUPS.get_ptr(0)?.cast(),
         cache: rows::ROW_CACHE.get_ptr_mut(0)?,
         mappings: known.mappings,
         scope: known.scope,

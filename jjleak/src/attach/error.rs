@@ -86,6 +86,9 @@ pub enum Error {
     /// The blocks that do not fit the live table could not be read.
     #[error("reading the map SPILL failed")]
     Spill(#[source] std::io::Error),
+    /// Chunks of unwind rows could not be added or removed.
+    #[error("changing the map ROWS failed")]
+    Chunks(#[source] std::io::Error),
     /// The test of return probes on a process with a system call filter failed.
     #[error("testing a return probe on a child process with a seccomp filter failed")]
     Trial(#[source] std::io::Error),

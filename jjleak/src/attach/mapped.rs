@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::Map;
+use aya::maps::{Map, MapData};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::Error;
@@ -24,15 +24,20 @@ impl<T> Mapped<T> {
             return Err(Error::ObjectLacks { what: "mappable array", name: std::any::type_name::<T>() });
         };
         let info = data.info().map_err(Error::table)?;
-        let len = info.max_entries() as usize;
         if info.value_size() as usize != size_of::<T>() {
             return Err(Error::ObjectLacks {
                 what: "array of the right type",
                 name: std::any::type_name::<T>(),
             });
         }
-        let options = MmapOptions::new().len(len * size_of::<T>()).to_owned();
-        let memory = options.map_raw(data.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
+        Self::part(data, 0, info.max_entries() as usize)
+    }
+
+    /// Maps a part of an array map of `T`, or of one element that consists of `T`, for reading and writing.
+    pub(crate) fn part(map: &MapData, first: usize, len: usize) -> Result<Self, Error> {
+        let (begin, bytes) = (first * size_of::<T>(), len * size_of::<T>());
+        let options = MmapOptions::new().offset(begin as u64).len(bytes).to_owned();
+        let memory = options.map_raw(map.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
         Ok(Self { memory, len, element: PhantomData })
     }
 

@@ -52,12 +52,12 @@ pub use hints::{BegunProgram, Hints, MappedCode, PendingHints};
 pub use jjleak_common::settings::SizeFilter;
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
-pub use object::{Capacity, Following, Settings};
+pub use object::{Capacity, Following, MAX_ROWS, Settings};
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
 pub use probes::{ExitCounts, Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
-pub use unwind_tables::{CodeMapping, TablesFull};
+pub use unwind_tables::{CodeMapping, RowsRefused};
 
 /// A probe site in a file.
 #[derive(Debug, Clone)]
@@ -146,7 +146,7 @@ impl Attachment {
             kernel_log::forward(&mut ebpf);
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
-        let tables = UnwindTables::new(&mut ebpf)?;
+        let tables = UnwindTables::new(&mut ebpf, settings.capacity.rows)?;
         Ok(Self { probes, ebpf, processes, tables, settings, survives: None })
     }
 
@@ -266,13 +266,34 @@ impl Attachment {
         self.tables.has(file)
     }
 
-    /// Adds the unwind rows of a file.
-    pub fn add_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
+    /// Adds the unwind rows of a file, which take effect with [`Self::set_code`]. If there is no space, rows of files that no process
+    /// maps are removed.
+    pub fn add_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), RowsRefused> {
         self.tables.add(file, rows)
     }
 
+    /// Returns true if a file that was refused would fit now.
+    #[must_use]
+    pub fn has_room(&self, refused: &RowsRefused) -> bool {
+        match refused {
+            RowsRefused::Full { words, .. } => self.tables.has_room(*words),
+            RowsRefused::Write(_) => true,
+        }
+    }
+
+    /// Keeps the unwind rows of files that a process maps, which [`Self::set_code`] has not been told yet.
+    pub fn announce_code(&mut self, slot: ProcessSlot, files: impl IntoIterator<Item = FileVersion>) {
+        self.tables.announce(slot, files);
+    }
+
+    /// Number of files whose unwind rows were removed to make room for others.
+    #[must_use]
+    pub const fn removed_rows(&self) -> u64 {
+        self.tables.removed()
+    }
+
     /// Adds the unwind rows of a file that is likely to be mapped, if enough space remains for mapped files.
-    pub fn expect_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
+    pub fn expect_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), RowsRefused> {
         self.tables.add_expected(file, rows)
     }
 
@@ -284,6 +305,11 @@ impl Attachment {
     /// Removes a process's generated code, which ended with the process or its program image.
     pub fn forget_generated(&mut self, slot: ProcessSlot) {
         self.tables.forget_generated(slot);
+    }
+
+    /// Notes that a process has ended, or is no longer profiled: its code mappings do not count any more.
+    pub fn release_code(&mut self, slot: ProcessSlot) {
+        self.tables.release(slot);
     }
 
     /// Sets all code mappings of a program image for the unwinder, as of the scan `seen` ([`Self::begin_scan`]); returns the

@@ -11,8 +11,9 @@ use jjleak_common::stack::FIRST_ROW;
 #[cfg(feature = "measuring")]
 use jjleak_common::stage::{Measurement, Stage, Step};
 use jjleak_common::trace::RING_BYTES;
-use jjleak_common::unwind::TABLES_PER_PROCESS;
+use jjleak_common::unwind::{CHUNK_WORDS, CHUNKS, Row, TABLES_PER_PROCESS};
 use jjleak_common::{live, names, stack};
+use nix::sys::sysinfo::sysinfo;
 
 use super::kernel_offsets::KernelOffsets;
 use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
@@ -39,9 +40,15 @@ pub struct Capacity {
     pub stacks: u32,
     /// Bytes of frames of new stacks that wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
     pub frame_bytes: u32,
+    /// Unwind rows, up to [`MAX_ROWS`].
+    pub rows: u32,
     /// Concurrent processes, up to [`jjleak_common::process::MAX_PROCESSES`].
     pub processes: u32,
 }
+
+/// Maximum of [`Capacity::rows`]: 512 MiB.
+#[expect(clippy::cast_possible_truncation, reason = "2^26")]
+pub const MAX_ROWS: u32 = ((CHUNKS - 1) * CHUNK_WORDS) as u32;
 
 /// Settings of the kernel side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,9 +120,19 @@ impl Default for Capacity {
             blocks: live::DEFAULT_BLOCKS,
             stacks: stack::DEFAULT_STACKS,
             frame_bytes: stack::DEFAULT_FRAME_BYTES,
+            rows: default_rows(sysinfo().map_or(0, |info| info.ram_total())),
             processes: 1,
         }
     }
+}
+
+/// Default capacity for unwind rows on a machine with this much memory in bytes: at most 1/64 of the memory. 4 million rows hold a
+/// JVM with all its libraries ten times over, 32 million several browsers and compilers.
+fn default_rows(memory: u64) -> u32 {
+    const LEAST: u32 = 4 << 20;
+    const MOST: u32 = 32 << 20;
+    let rows = memory / 64 / size_of::<Row>() as u64;
+    u32::try_from(rows).unwrap_or(MOST).clamp(LEAST, MOST)
 }
 
 /// Loads maps and programs.
@@ -230,5 +247,18 @@ fn verifier_log_level() -> VerifierLogLevel {
         VerifierLogLevel::default()
     } else {
         VerifierLogLevel::STATS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_take_a_64th_of_the_memory_between_32_and_256_mib() {
+        let gib = |number: u64| number << 30;
+        assert_eq!([0, gib(1), gib(2)].map(default_rows), [4 << 20; 3]);
+        assert_eq!([gib(4), gib(8)].map(default_rows), [8 << 20, 16 << 20]);
+        assert_eq!([gib(16), gib(1000)].map(default_rows), [32 << 20; 2]);
     }
 }

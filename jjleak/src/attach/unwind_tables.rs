@@ -1,63 +1,71 @@
 //! Unwind tables of the kernel side: rows of all modules, and the code mappings of each process.
+//!
+//! - `rows`: the rows of all modules, in `groups`, which are in `chunks` with free `space`.
+//! - `known_files`: where the kernel side finds rows of files that a process has just mapped.
+//! - `uses`: the modules that the code mappings refer to.
+//!
+//! Rows of a module stay valid as long as the file exists, wherever and whenever it is mapped. They are removed only when there
+//! is no space for others, and only if no process maps the file. A walk that runs meanwhile never meets rows of another module:
+//! first, all that leads to the rows is removed, which are the kernel side's entry for the file and outdated tables of mappings;
+//! then [`RowTables::await_walks`] waits for walks that have already followed it; only then others can take the place.
 
-use std::collections::HashMap;
+mod chunks;
+mod groups;
+mod known_files;
+mod rows;
+mod space;
+mod uses;
+
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
-use aya::maps::{HashMap as BpfHashMap, MapData};
 use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeFile, CodePart, CodeRows, CodeSeen, MAX_CODE_PARTS, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS,
-    PAGES, ROWS, Row, TABLES_PER_PROCESS, layer,
+    CodeSeen, MAX_CODE_FILES, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, TABLES_PER_PROCESS, layer,
 };
+
+use known_files::KnownFiles;
+use rows::{RowTables, Stored};
+use uses::Uses;
 
 use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
-use crate::unwind::{VerifiedPart, VerifiedRows};
+use crate::unwind::VerifiedRows;
+
+pub(super) use known_files::MINOR_BITS;
 
 /// Addresses above belong to the kernel and the vsyscall page, which contain no frames of a program. The kernel side's search
 /// compares addresses by the sign of their difference, which is correct below.
 const USER_SPACE_END: u64 = 1 << 47;
 
-/// Width of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
-pub(super) const MINOR_BITS: u32 = 20;
+/// Share of the capacity that is kept free of rows of files that are not mapped yet, and that is freed at once when files are
+/// removed: each removal waits for running walks, some 10 ms.
+const SPARE: u64 = 8;
 
-/// Rows and pages of files that are not mapped yet are added only up to these fill levels.
-const MAX_EXPECTED_ROWS: usize = ROWS / 8 * 7;
-const MAX_EXPECTED_PAGES: usize = PAGES / 8 * 7;
-
-/// The memory-mapped tables. Rows of a module are never freed: they stay valid as long as the file exists, wherever and whenever
-/// it is mapped.
+/// The memory-mapped tables.
 pub(super) struct UnwindTables {
-    rows: Mapped<[Row; ROWS]>,
-    pages: Mapped<[u32; PAGES]>,
+    rows: RowTables,
     mappings: Mapped<MappingTable>,
     modules: HashMap<FileVersion, Loaded>,
-    /// Files that the kernel side can resolve itself when they are newly mapped.
-    code: BpfHashMap<MapData, CodeFile, CodeRows>,
-    used_rows: usize,
-    used_pages: usize,
+    known_files: KnownFiles,
+    uses: Uses,
+    /// Number of files whose rows were removed.
+    removed: u64,
     /// Layouts of JVMs, by which the kernel side unwinds their code, and its location.
     jvms: Mapped<CodeCache>,
     generated: HashMap<ProcessSlot, Vec<Range<u64>>>,
     generation: u32,
 }
 
-/// Position in the index of pages.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    first_page: u32,
-    pages: u32,
-}
-
-/// Position of a module in the index.
-#[derive(Debug, Clone)]
+/// Rows of a module.
+#[derive(Debug)]
 struct Loaded {
-    place: Place,
+    rows: Stored,
     text_start: u64,
     /// Of its verified parts, see [`VerifiedRows::parts`].
     addends: Vec<u64>,
@@ -94,18 +102,18 @@ impl CodeMapping {
 }
 
 impl UnwindTables {
-    pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        let name = names::CODE;
-        let code = ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
+    /// Empty tables with room for this many rows.
+    pub(super) fn new(ebpf: &mut Ebpf, max_rows: u32) -> Result<Self, Error> {
+        let rows = RowTables::new(ebpf, max_rows)?;
+        let known_files = KnownFiles::new(ebpf)?;
         let map = |name| ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name });
         Ok(Self {
-            rows: Mapped::writable(map(names::ROWS)?)?,
-            pages: Mapped::writable(map(names::PAGES)?)?,
+            rows,
             mappings: Mapped::writable(map(names::MAPPINGS)?)?,
             modules: HashMap::new(),
-            code: BpfHashMap::try_from(code).map_err(Error::table)?,
-            used_rows: 0,
-            used_pages: 0,
+            known_files,
+            uses: Uses::default(),
+            removed: 0,
             jvms: Mapped::writable(map(names::JVMS)?)?,
             generated: HashMap::new(),
             generation: 0,
@@ -124,59 +132,105 @@ impl UnwindTables {
         self.modules.contains_key(&file)
     }
 
-    /// Adds a module's rows. If its code has few parts, the kernel side learns their location, so that it can use them for any
-    /// process that maps the file later. `Err` if there is no space: the module's code is then unwound by frame
-    /// pointers.
-    pub(super) fn add(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
-        let (rows, parts) = (module.rows(), module.parts());
-        let full = TablesFull { rows: rows.rows().len() };
-        let place = self.append(rows.rows(), rows.pages()).ok_or(full)?;
-        let text_start = rows.text_start();
-        if let Some(parts) = as_kernel_parts(parts, text_start) {
-            let Place { first_page, pages } = place;
-            if let Err(error) =
-                self.code.insert(as_kernel_knows(file), CodeRows { first_page, pages, parts }, 0)
-            {
-                tracing::debug!(%error, ?file, "cannot register unwind rows of a file for other processes");
-            }
-        }
-        let addends = parts.iter().map(|part| part.addend).collect();
-        self.modules.insert(file, Loaded { place, text_start, addends });
+    /// Number of files whose rows were removed to make room for others.
+    pub(super) const fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// Keeps the rows of files that are about to be in a process's next table of mappings.
+    pub(super) fn announce(&mut self, slot: ProcessSlot, files: impl IntoIterator<Item = FileVersion>) {
+        self.uses.announce(slot, files);
+    }
+
+    /// Lets the kernel side use added rows: from now on, for any process that maps the files.
+    fn publish(&mut self) -> Result<(), Error> {
+        self.rows.publish()?;
+        self.known_files.publish();
         Ok(())
     }
 
-    /// Adds the rows of a file that may be mapped later, so that stacks through it are complete at once.
+    /// Adds a module's rows, for [`Self::publish`]. If there is no space, rows of files that no process maps are removed. On
+    /// failure, the module's code is unwound by frame pointers.
+    pub(super) fn add(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), RowsRefused> {
+        if self.has(file) {
+            return Ok(());
+        }
+        let rows = module.rows();
+        let (words, spare) = (RowTables::words_of(rows), self.rows.capacity() / SPARE);
+        if self.modules.len() >= MAX_CODE_FILES as usize {
+            self.remove_unused(0, MAX_CODE_FILES as usize / 8)?;
+        }
+        let mut stored = self.rows.add(rows)?;
+        // Free space may be in pieces that are too small: remove more, as long as there is anything to remove.
+        while stored.is_none() && self.has_room(words) && self.remove_unused(words.max(spare), 1)? {
+            stored = self.rows.add(rows)?;
+        }
+        self.rows.shrink();
+        let stored = stored.ok_or(RowsRefused::Full { rows: rows.rows().len(), words })?;
+        self.known_files.add(file, module, &stored);
+        self.uses.add(file);
+        let addends = module.parts().iter().map(|part| part.addend).collect();
+        self.modules.insert(file, Loaded { rows: stored, text_start: rows.text_start(), addends });
+        Ok(())
+    }
+
+    /// Adds the rows of a file that may be mapped later, so that stacks through it are complete at once. A part of the space is
+    /// left to files that are mapped.
     pub(super) fn add_expected(
         &mut self,
         file: FileVersion,
         module: &VerifiedRows,
-    ) -> Result<(), TablesFull> {
-        let (rows, pages) = (module.rows().rows().len(), module.rows().pages().len());
-        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > MAX_EXPECTED_PAGES {
-            return Err(TablesFull { rows });
+    ) -> Result<(), RowsRefused> {
+        let words = RowTables::words_of(module.rows());
+        if words + self.rows.capacity() / SPARE > self.rows.room()
+            || self.modules.len() >= MAX_CODE_FILES as usize
+        {
+            return Err(RowsRefused::Full { rows: module.rows().rows().len(), words });
         }
-        self.add(file, module)
+        self.add(file, module)?;
+        Ok(self.publish()?)
     }
 
-    /// Writes rows and their index to unused parts of the tables.
-    fn append(&mut self, rows: &[Row], pages: &[u32]) -> Option<Place> {
-        let (first_row, first_page) = (self.used_rows, self.used_pages);
-        let (end_row, end_page) = (first_row + rows.len(), first_page + pages.len());
-        if end_row > ROWS || end_page > PAGES {
-            return None;
+    /// Returns true if a module of this many words would fit if all rows of files that no process maps were removed.
+    pub(super) fn has_room(&self, words: u64) -> bool {
+        let words_of = |file| self.modules.get(&file).map_or(0, |loaded| loaded.rows.words());
+        let unused = || self.uses.unused().into_iter().map(words_of).sum::<u64>();
+        self.rows.room() >= words || self.rows.room() + unused() >= words
+    }
+
+    /// Removes rows of files that no process maps, the least recently mapped first, until at least this many words and files are
+    /// removed. Returns true if any were.
+    fn remove_unused(&mut self, words: u64, files: usize) -> Result<bool, Error> {
+        self.publish()?;
+        let mut freed = 0;
+        let mut unused = self.uses.unused();
+        unused.retain(|file| *file != FileVersion::VDSO);
+        let counted = unused.iter().enumerate().take_while(|(index, file)| {
+            let is_enough = freed >= words && *index >= files;
+            freed += self.modules.get(file).map_or(0, |loaded| loaded.rows.words());
+            !is_enough
+        });
+        let gone: HashSet<_> = counted.map(|(_, file)| *file).collect();
+        if gone.is_empty() {
+            return Ok(false);
         }
-        let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
-        // SAFETY: both are mapped for writing, and all writes are in bounds.
-        unsafe {
-            let to = row_table.cast::<Row>().add(first_row);
-            std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
-            let to = page_table.cast::<u32>().add(first_page);
-            for (index, page) in pages.iter().enumerate() {
-                write_volatile(to.add(index), as_u32(first_row) + page);
-            }
+        for table in self.uses.take_outdated(&gone) {
+            self.void(table);
         }
-        (self.used_rows, self.used_pages) = (end_row, end_page);
-        Some(Place { first_page: as_u32(first_page), pages: as_u32(pages.len().saturating_sub(1)) })
+        let mut removed = Vec::with_capacity(gone.len());
+        for file in &gone {
+            self.known_files.remove(*file)?;
+            self.uses.remove(*file);
+            removed.extend(self.modules.remove(file));
+        }
+        // If this fails, the space is lost, but no walk meets other rows there.
+        self.rows.await_walks()?;
+        for loaded in &removed {
+            self.rows.remove(&loaded.rows);
+        }
+        self.removed += removed.len() as u64;
+        tracing::debug!("removed the unwind rows of {} files that no process maps", removed.len());
+        Ok(true)
     }
 
     /// Sets the location of a process's generated code. Takes effect at the next [`Self::write`].
@@ -199,6 +253,12 @@ impl UnwindTables {
         self.generated.remove(&slot);
     }
 
+    /// Notes that a process maps nothing any more.
+    pub(super) fn release(&mut self, slot: ProcessSlot) {
+        self.forget_generated(slot);
+        self.uses.release(slot);
+    }
+
     /// Marks a table as being written.
     fn mark(&mut self, table: u32) {
         if let Some(table) = self.mappings.get(table as usize) {
@@ -207,6 +267,29 @@ impl UnwindTables {
             unsafe { write_volatile(addr_of_mut!((*table).generation), self.generation) };
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// Empties an outdated table, for a forked child that still uses that of its parent: it has to be scanned.
+    fn void(&mut self, index: u32) {
+        let Some(table) = self.mappings.get(index as usize) else { return };
+        self.mark(index);
+        // SAFETY: the table is mapped for writing.
+        unsafe {
+            write_volatile(addr_of_mut!((*table).count), 0);
+            write_volatile(addr_of_mut!((*table).mappings).cast::<Mapping>(), Mapping::EMPTY);
+            // A state that no process reaches.
+            write_volatile(addr_of_mut!((*table).seen), CodeSeen { made: u64::MAX, scan: u64::MAX });
+        }
+        self.complete(table);
+    }
+
+    /// Makes a table that was written valid.
+    fn complete(&mut self, table: *mut MappingTable) {
+        fence(Ordering::Release);
+        self.generation = self.generation.wrapping_add(1);
+        // SAFETY: the table is mapped for writing.
+        unsafe { write_volatile(addr_of_mut!((*table).generation), self.generation) };
+        fence(Ordering::Release);
     }
 
     /// Writes the code mappings of a process into the one of its two tables that is not in use; returns the index of that table
@@ -218,6 +301,7 @@ impl UnwindTables {
         code: &[CodeMapping],
         seen: CodeSeen,
     ) -> Result<(u32, usize), Error> {
+        self.publish()?;
         let index = not_in_use(slot, in_use);
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
@@ -234,11 +318,10 @@ impl UnwindTables {
             }
             write_volatile(addr_of_mut!((*table).seen), seen);
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
-            fence(Ordering::Release);
-            self.generation = self.generation.wrapping_add(1);
-            write_volatile(addr_of_mut!((*table).generation), self.generation);
         }
-        fence(Ordering::Release);
+        self.complete(table);
+        let files = code.iter().filter_map(|code| code.module).map(|(file, _)| file);
+        self.uses.write(slot, index, files.filter(|file| self.modules.contains_key(file)));
         Ok((index, left_out))
     }
 
@@ -278,8 +361,8 @@ impl UnwindTables {
                 begin,
                 end,
                 text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
-                first_page: loaded.place.first_page,
-                pages: loaded.place.pages,
+                first_page: loaded.rows.first_page(),
+                pages: loaded.rows.pages,
                 identity,
                 layer,
                 reserved: 0,
@@ -304,58 +387,18 @@ fn not_in_use(slot: ProcessSlot, in_use: Option<u32>) -> u32 {
     if in_use == Some(first) { first + 1 } else { first }
 }
 
-/// The tables have fewer than 2^32 rows and pages.
-fn as_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
-}
-
-/// Parts of code for the kernel side; `None` if there are too many, or they overlap.
-fn as_kernel_parts(parts: &[VerifiedPart], text_start: u64) -> Option<[CodePart; MAX_CODE_PARTS]> {
-    let is_apart = parts.windows(2).all(|pair| pair[0].offsets.end <= pair[1].offsets.start);
-    let mut places = [CodePart::default(); MAX_CODE_PARTS];
-    if parts.len() > MAX_CODE_PARTS || !is_apart {
-        return None;
-    }
-    for (place, VerifiedPart { offsets, addend }) in places.iter_mut().zip(parts) {
-        let text = text_start.wrapping_sub(*addend);
-        *place = CodePart { begin: offsets.start, end: offsets.end, text };
-    }
-    Some(places)
-}
-
-fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {
-    let (major, minor) = file.device;
-    CodeFile {
-        inode: file.inode,
-        changed_s: changed.0,
-        // Less than a second.
-        changed_ns: u32::try_from(changed.1).unwrap_or_default(),
-        device: major << MINOR_BITS | minor,
-    }
-}
-
-/// The unwind tables have no space for a module.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the unwind tables have no room for its {rows} rows")]
-pub struct TablesFull {
-    rows: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_side_knows_code_in_up_to_two_parts_that_share_no_page() {
-        let part = |offsets, addend| VerifiedPart { offsets, addend };
-        let [first, second] = as_kernel_parts(&[part(0x1000..0x3000, 0x10)], 0x5000).unwrap();
-        assert_eq!(
-            (first, second),
-            (CodePart { begin: 0x1000, end: 0x3000, text: 0x4ff0 }, CodePart::default())
-        );
-        let bolt = [part(0x1000..0x3000, 0x1000), part(0x20_0000..0x40_0000, 0)];
-        assert_eq!(as_kernel_parts(&bolt, 0x2000).unwrap()[1].text, 0x2000);
-        assert_eq!(as_kernel_parts(&[part(0x1000..0x3000, 1), part(0x2000..0x4000, 2)], 0), None);
-        assert_eq!(as_kernel_parts(&[0, 1, 2].map(|at| part(at << 12..(at + 1) << 12, at)), 0), None);
-    }
+/// The rows of a module were not added.
+#[derive(Debug, thiserror::Error)]
+pub enum RowsRefused {
+    /// The tables have no space.
+    #[error("the unwind tables have no room for its {rows} rows (--max-rows)")]
+    Full {
+        /// Number of rows of the module.
+        rows: usize,
+        /// Number of words that they take.
+        words: u64,
+    },
+    /// The tables could not be written.
+    #[error("its rows could not be written to the unwind tables")]
+    Write(#[from] Error),
 }

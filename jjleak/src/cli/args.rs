@@ -13,7 +13,7 @@ use regex::Regex;
 use super::Failure;
 use super::output_args::{OutputArgs, TextArgs};
 use crate::analyze::SortBy;
-use crate::attach::{Capacity, Following, Settings, SizeFilter};
+use crate::attach::{Capacity, Following, MAX_ROWS, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
 use crate::reports::OutputPlan;
@@ -159,6 +159,12 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
 
+    /// Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from
+    /// 4194304 to 33554432]
+    #[arg(long, value_name = "N", help_heading = "Capacities")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ROWS)))]
+    pub(super) max_rows: Option<u32>,
+
     /// Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A
     /// process gets verdicts once it has been watched for four times as long
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_interval)]
@@ -273,6 +279,7 @@ impl Args {
             blocks: self.max_live,
             stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * processes),
             frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * processes),
+            rows: self.max_rows.unwrap_or(settings.capacity.rows),
             ..settings.capacity
         };
         settings.sampling = self.sampling();

@@ -130,7 +130,7 @@ impl From<attach::Error> for Failure {
             E::Descriptors(_) => (OTHER, "raise the limit of open files (ulimit -n)"),
             E::Trial(_) => (OTHER, "check the limits of processes and open files (ulimit -u, ulimit -n)"),
             E::Namespace(_) => (OTHER, "mount proc(5) on /proc"),
-            E::Table(_) | E::Map(_) | E::Spill(_) => {
+            E::Table(_) | E::Map(_) | E::Spill(_) | E::Chunks(_) => {
                 (OTHER, "check that memory is not exhausted, and try again")
             }
         };

@@ -57,11 +57,12 @@ impl Collector {
         });
         let stacks: Vec<_> = stacks.collect();
         self.receive_frames();
-        let missed_runs = attachment.missed_runs();
+        let (missed_runs, removed_rows) = (attachment.missed_runs(), attachment.removed_rows());
         let snapshot = |((image, timeline), stacks): ((&ImageId, &Timeline), _)| {
             let image = *image;
             let mut counters = counters::read(&self.counters, image);
             counters.insert(Counter::MissedRun, missed_runs);
+            counters.insert(Counter::UnwindRowsRemoved, removed_rows);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;

@@ -12,7 +12,8 @@ use super::{
 };
 
 /// Counters that belong to no process and are repeated in every profile.
-const OF_NO_PROCESS: [Counter; 2] = [Counter::ProcessTableFull, Counter::MissedRun];
+const OF_NO_PROCESS: [Counter; 3] =
+    [Counter::ProcessTableFull, Counter::MissedRun, Counter::UnwindRowsRemoved];
 
 /// Adds a process's counter. Counters of no process are equal in all profiles.
 pub(crate) fn add_count(sum: &mut u64, name: &str, count: u64) {

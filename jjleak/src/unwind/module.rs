@@ -66,6 +66,12 @@ impl ModuleRows {
         valid.then(|| Self { text_start, pages: index(&rows), rows, statistics })
     }
 
+    /// Rows for tests of other stages.
+    #[cfg(test)]
+    pub(crate) fn of_rows(rows: Vec<Row>) -> Option<Self> {
+        Self::new(0, rows, Statistics::default())
+    }
+
     /// Base of the rows' addresses, a multiple of [`PAGE_BYTES`]: a virtual address before relocation of the module.
     #[must_use]
     pub fn text_start(&self) -> u64 {

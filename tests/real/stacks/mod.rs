@@ -11,3 +11,4 @@ mod layouts;
 mod names;
 mod perf_maps;
 mod replaced_libraries;
+mod row_tables;

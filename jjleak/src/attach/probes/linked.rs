@@ -168,6 +168,7 @@ fn link(object: &mut Object, ebpf: &Ebpf) -> Result<Vec<OwnedFd>, Error> {
 fn data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(data)
+        | Map::ArrayOfMaps(data)
         | Map::HashMap(data)
         | Map::PerCpuArray(data)
         | Map::Queue(data)

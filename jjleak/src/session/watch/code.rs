@@ -9,8 +9,9 @@ use nix::unistd::Uid;
 
 use super::Scan;
 use super::process::Watched;
-use crate::attach::{self, Attachment, CodeMapping};
+use crate::attach::{self, Attachment, CodeMapping, RowsRefused};
 use crate::cache_folder::CacheFolder;
+use crate::error_chain::chain;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{RowCache, VerifiedRows};
 
@@ -21,10 +22,18 @@ pub(super) struct CodeFollower {
     ahead: HashMap<FileVersion, Result<VerifiedRows, String>>,
     /// Files without rows, which are not tried again.
     without_rows: HashSet<FileVersion>,
+    /// Files whose rows did not fit: tried once more when there is room.
+    unfit: HashMap<FileVersion, Unfit>,
     /// Mapped files with rows, each logged once.
     logged: HashSet<FileVersion>,
     /// True once the user knows that the row table is full.
     has_reported_full: bool,
+}
+
+/// A file whose rows did not fit.
+struct Unfit {
+    path: PathBuf,
+    refused: RowsRefused,
 }
 
 impl CodeFollower {
@@ -33,6 +42,7 @@ impl CodeFollower {
             cache: RowCache::new(files),
             ahead: HashMap::new(),
             without_rows: HashSet::new(),
+            unfit: HashMap::new(),
             logged: HashSet::new(),
             has_reported_full: false,
         }
@@ -46,38 +56,33 @@ impl CodeFollower {
     /// Adds the rows of new modules, and sends all code mappings of a process to the unwinder.
     pub(super) fn follow(
         &mut self,
-        watched: &Watched,
+        watched: &mut Watched,
         thread: Pid,
         scan: &Scan,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
-        let Watched { image, modules, jvm, .. } = watched;
-        let executable = || scan.mappings.iter().filter(|mapping| mapping.executable);
-        let mut added = Vec::new();
-        for (_, module) in modules.iter() {
-            let is_new = self.add(attachment, module.version, &module.path, |follower| follower.rows(module));
-            if (is_new || attachment.has_rows(module.version)) && self.logged.insert(module.version) {
-                added.push(&module.path);
-            }
-        }
-        for vdso in executable().filter(|mapping| mapping.is_vdso()) {
-            let rows = |follower: &mut Self| {
-                let elf = vdso.read(thread).map_err(|error| error.to_string())?;
-                follower.cache.rows("", &*elf).map_err(|error| error.to_string())
-            };
-            self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
-        }
+        let executable = scan.mappings.iter().filter(|mapping| mapping.executable);
         // Only the JVM knows how to unwind through the code that it generates. Until it describes that, a walk ends
         // there and sends a hint.
-        let is_unknown = |mapping: &Mapping| jvm.is_awaited() && mapping.is_generated();
-        let code: Vec<_> = executable()
+        let is_unknown = |mapping: &Mapping| watched.jvm.is_awaited() && mapping.is_generated();
+        let code: Vec<_> = executable
             .filter(|mapping| !mapping.is_of_uprobes() && !is_unknown(mapping))
-            .map(|mapping| CodeMapping::of(mapping, modules))
+            .map(|mapping| CodeMapping::of(mapping, &watched.modules))
             .collect();
-        let left_out = attachment.set_code(*image, &code, scan.seen)?;
+        let mapped: HashSet<_> = code.iter().filter_map(|code| Some(code.module?.0)).collect();
+        attachment.announce_code(watched.slot(), mapped.iter().copied());
+        let mut added = self.add_all(watched, thread, scan, &mapped, attachment);
+        let mut left_out = attachment.set_code(watched.image, &code, scan.seen)?;
+        // The rows of files that the process has unmapped can make room now.
+        let mut unfit = mapped.iter().filter_map(|file| self.unfit.get(file));
+        if unfit.any(|unfit| attachment.has_room(&unfit.refused)) {
+            added.extend(self.add_all(watched, thread, scan, &mapped, attachment));
+            left_out = attachment.set_code(watched.image, &code, scan.seen)?;
+        }
+        self.report_unfit(watched, mapped);
         if left_out > 0 {
             tracing::warn!(
-                "the process has {left_out} more code mappings than jjleak supports: stacks end there"
+                "the process has {left_out} more code mappings than jjleak supports: stacks may end there"
             );
         }
         for path in added {
@@ -86,14 +91,62 @@ impl CodeFollower {
         Ok(())
     }
 
+    /// Counts files without room for their rows, and reports them.
+    fn report_unfit(&mut self, watched: &mut Watched, mapped: HashSet<FileVersion>) {
+        for file in mapped {
+            let Some(Unfit { path, refused }) = self.unfit.get(&file) else { continue };
+            if !watched.unfit.add(watched.image, file) {
+                continue;
+            }
+            let (path, error) = (path.display(), chain(refused));
+            if mem::replace(&mut self.has_reported_full, true) {
+                tracing::info!("{path}: its code is unwound by frame pointers: {error}");
+            } else {
+                tracing::warn!(
+                    "{path}: its code is unwound by frame pointers, and that of later files may be too (-v lists them): {error}"
+                );
+            }
+        }
+    }
+
+    /// Adds the rows of a process's modules. Returns the paths of files that have rows for the first time.
+    fn add_all(
+        &mut self,
+        watched: &Watched,
+        thread: Pid,
+        scan: &Scan,
+        mapped: &HashSet<FileVersion>,
+        attachment: &mut Attachment,
+    ) -> Vec<PathBuf> {
+        let mut added = Vec::new();
+        for (_, module) in watched.modules.iter() {
+            // A file that the process does not map may be one that the kernel side has reported; otherwise it was mapped before.
+            if !mapped.contains(&module.version) && self.logged.contains(&module.version) {
+                continue;
+            }
+            let is_new = self.add(attachment, module.version, &module.path, |follower| follower.rows(module));
+            if (is_new || attachment.has_rows(module.version)) && self.logged.insert(module.version) {
+                added.push(module.path.clone());
+            }
+        }
+        for vdso in scan.mappings.iter().filter(|mapping| mapping.executable && mapping.is_vdso()) {
+            let rows = |follower: &mut Self| {
+                let elf = vdso.read(thread).map_err(|error| error.to_string())?;
+                follower.cache.rows("", &*elf).map_err(|error| error.to_string())
+            };
+            self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
+        }
+        added
+    }
+
     /// Adds the rows of a file that is likely to be mapped.
     pub(super) fn prepare(&mut self, module: &Module, attachment: &mut Attachment) {
         if attachment.has_rows(module.version) {
             return;
         }
-        let outcome = self
-            .rows(module)
-            .and_then(|rows| attachment.expect_rows(module.version, &rows).map_err(|full| full.to_string()));
+        let outcome = self.rows(module).and_then(|rows| {
+            attachment.expect_rows(module.version, &rows).map_err(|error| error.to_string())
+        });
         if let Err(error) = outcome {
             tracing::debug!(error, path = %module.path.display(), "cannot prepare unwind rows");
         }
@@ -111,31 +164,30 @@ impl CodeFollower {
         path: &Path,
         rows: impl FnOnce(&mut Self) -> Result<VerifiedRows, String>,
     ) -> bool {
-        if attachment.has_rows(file) || self.without_rows.contains(&file) {
+        let is_full = |unfit: &Unfit| !attachment.has_room(&unfit.refused);
+        if attachment.has_rows(file)
+            || self.without_rows.contains(&file)
+            || self.unfit.get(&file).is_some_and(is_full)
+        {
             return false;
         }
-        let mut is_full = false;
-        let outcome = rows(self).and_then(|rows| {
-            attachment.add_rows(file, &rows).map_err(|full| {
-                is_full = true;
-                full.to_string()
-            })
-        });
-        if let Err(error) = outcome {
-            let path = path.display();
-            if !is_full {
-                tracing::warn!("{path}: its code is unwound by frame pointers: {error}");
-            } else if mem::replace(&mut self.has_reported_full, true) {
-                tracing::info!("{path}: its code is unwound by frame pointers: {error}");
-            } else {
-                tracing::warn!(
-                    "{path}: its code is unwound by frame pointers, and that of later files may be too (-v lists them): {error}"
-                );
+        let rows = match rows(self) {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
+                self.without_rows.insert(file);
+                return false;
             }
+        };
+        let Err(refused) = attachment.add_rows(file, &rows) else {
+            self.unfit.remove(&file);
+            return true;
+        };
+        let unfit = Unfit { path: path.to_owned(), refused };
+        if self.unfit.insert(file, unfit).is_some() {
             self.without_rows.insert(file);
-            return false;
         }
-        true
+        false
     }
 }
 

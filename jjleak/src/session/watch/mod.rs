@@ -207,7 +207,7 @@ impl Watch {
         if let Some(watched) = self.processes.remove(&slot) {
             self.note_mapped(&watched);
             self.attachment.processes_mut().disarm(slot)?;
-            self.attachment.forget_generated(slot);
+            self.attachment.release_code(slot);
             self.files.allocators.forget(slot);
             self.lifecycle.dead.add_process(slot);
         }

@@ -62,6 +62,8 @@ pub(super) struct Watched {
     seen: Option<ImageId>,
     /// Files with allocators that cannot be followed.
     pub(super) unfollowed: ImageFiles,
+    /// Files whose rows do not fit the unwinder's tables.
+    pub(super) unfit: ImageFiles,
     /// Mapped files that were not found before the process ended.
     pub(super) unseen_files: ImageFiles,
     /// Last judged image, and the time of its judgement.
@@ -109,6 +111,7 @@ impl Watched {
             closed: None,
             seen: None,
             unfollowed: ImageFiles::default(),
+            unfit: ImageFiles::default(),
             unseen_files: ImageFiles::default(),
             judged: None,
             exit: None,
@@ -164,7 +167,7 @@ impl Watched {
     /// Forgets the counted files of an image that is over.
     pub(super) fn forget_files(&mut self, image: ImageId) {
         if image != self.image {
-            for files in [&mut self.late, &mut self.unfollowed, &mut self.unseen_files] {
+            for files in [&mut self.late, &mut self.unfollowed, &mut self.unfit, &mut self.unseen_files] {
                 files.forget(image);
             }
         }
@@ -208,6 +211,7 @@ impl Watched {
         *counters.entry(Counter::LateProbes).or_default() += self.late.count();
         *counters.entry(Counter::UnseenProgram).or_default() += self.unseen;
         *counters.entry(Counter::UnfollowedAllocator).or_default() += self.unfollowed.count();
+        *counters.entry(Counter::UnwindTablesFull).or_default() += self.unfit.count();
         *counters.entry(Counter::UnseenFile).or_default() += self.unseen_files.count();
         *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }

@@ -17,9 +17,9 @@ use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, P
 use crate::session::AllocatorChoice;
 use crate::unwind::{RowCache, VerifiedRows};
 
-/// Maximum number of rows kept until they are needed, 8 bytes each. The files of a process have some hundred thousand
+/// Maximum number of rows kept until they are needed, 8 bytes each: 32 MiB. The files of a process have some hundred thousand
 /// rows, those of a large JVM or browser some millions.
-const MAX_ROWS: usize = 16 << 20;
+const MAX_ROWS: usize = 4 << 20;
 
 /// Result for each file, or the reason why there is none.
 #[derive(Default)]

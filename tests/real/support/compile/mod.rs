@@ -14,7 +14,7 @@ pub(crate) use self::programs::{
     tail_calls, verdicts, wrapper,
 };
 pub(crate) use self::stacks::{
-    Build, absent, binding, deepest, garbage, generated, launcher, replacing, rust_hello, stacks,
+    Build, absent, binding, deepest, garbage, generated, launcher, loading, replacing, rust_hello, stacks,
     stacks_library, stacks_linked, without_rows,
 };
 

@@ -117,6 +117,24 @@ pub(crate) fn stacks_library() -> &'static Path {
     PATH.get_or_init(|| compile("libstacks.so", &["stacks/library.c".to_owned()], &flags))
 }
 
+/// The program that loads libraries as it is told, and two libraries with 120,000 rows each. Copies of a library have one build ID.
+pub(crate) fn loading() -> &'static [PathBuf; 3] {
+    static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
+    PATHS.get_or_init(|| {
+        let library = |name: &str, size: &str, frame: &str| {
+            let definitions =
+                [format!("-DNAME={name}"), format!("-DSIZE={size}"), format!("-DFRAME_BYTES={frame}")];
+            let flags =
+                ["-g", "-shared", "-fPIC", "-fomit-frame-pointer", "-Wl,--build-id", "-DFUNCTIONS=30000"];
+            let flags: Vec<_> = flags.into_iter().chain(definitions.iter().map(String::as_str)).collect();
+            let sources = ["stacks/replaced.c", "stacks/many_rows.S"].map(str::to_owned);
+            compile(&format!("lib{name}_with_many_rows.so"), &sources, &flags)
+        };
+        let program = compile("loading", &["stacks/loading.c".to_owned()], &["-g", "-fomit-frame-pointer"]);
+        [program, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
+    })
+}
+
 /// The program that replaces one library by another, and both libraries.
 pub(crate) fn replacing() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
