@@ -16,6 +16,7 @@
 //! - [`pending`]: an allocation call between its entry and its return.
 //! - [`sampling`]: selection of allocations.
 //! - [`trace`]: single allocations and frees.
+//! - [`unfinished`]: stacks that the user side finishes.
 //! - [`counter`]: every way to lose or distort data, by name.
 #![cfg_attr(not(test), no_std)]
 #![expect(
@@ -37,6 +38,7 @@ pub mod settings;
 pub mod stack;
 pub mod stage;
 pub mod trace;
+pub mod unfinished;
 pub mod unwind;
 
 /// Names of the BPF maps and programs, as the loader finds them in the object.
@@ -55,6 +57,8 @@ pub mod names {
     pub const STACKS: &str = "STACKS";
     /// Ring buffer of [`crate::stack::StackRecord`], each truncated after its last frame.
     pub const FRAMES: &str = "FRAMES";
+    /// Ring buffer of [`crate::unfinished::Unfinished`], each followed by a copy of the stack.
+    pub const UNFINISHED: &str = "UNFINISHED";
     /// Array of [`crate::stack::StackTotals`], memory-mapped; parallel to [`STACKS`] if live blocks are summed up.
     pub const TOTALS: &str = "TOTALS";
     /// One array element, a [`crate::freed::FreedLog`], memory-mapped.

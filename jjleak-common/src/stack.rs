@@ -160,6 +160,13 @@ impl StackFrame {
         Self(self.0 | by << 63)
     }
 
+    /// The same frame in another layer.
+    #[must_use]
+    pub const fn in_layer(self, layer: u16) -> Self {
+        let cleared = self.0 & !(Self::LAYER_MASK << Self::ADDRESS_BITS);
+        Self(cleared | (layer as u64 & Self::LAYER_MASK) << Self::ADDRESS_BITS)
+    }
+
     /// The same frame without the mark of a frame pointer.
     #[must_use]
     pub const fn however_found(self) -> Self {

@@ -18,6 +18,7 @@ use jjleak_common::{
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
     stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals},
+    unfinished,
     unwind::{self, CodeFile, CodeRows, MappingTable},
 };
 
@@ -55,6 +56,11 @@ type Chunk = btf_maps::Array<[u64; unwind::CHUNK_WORDS], 1, { BPF_F_MMAPABLE as 
 pub(crate) static ROWS: ArrayOfMaps<Chunk, { unwind::CHUNKS }> = ArrayOfMaps::new();
 #[map]
 pub(crate) static GROUPS: Array<[u32; unwind::GROUPS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static UNFINISHED: RingBuf = RingBuf::with_byte_size(unfinished::RING_BYTES, 0);
+/// Image of each process, in the high half, and the number of rows of its unfinished stacks.
+#[map]
+pub(crate) static UNFINISHED_ROWS: Array<u64> = Array::with_max_entries(MAX_PROCESSES, 0);
 #[map]
 pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);

@@ -31,11 +31,11 @@ use crate::{
 const _: () = assert!(MAX_CODE_PARTS == 2);
 
 /// ENOENT, which `bpf_find_vma` returns for an unmapped address.
-const NO_MAPPING: i64 = -2;
+pub(super) const NO_MAPPING: i64 = -2;
 
 /// include/linux/mm.h
-const VM_EXEC: u64 = 4;
-const PAGE_SHIFT: u64 = 12;
+pub(super) const VM_EXEC: u64 = 4;
+pub(super) const PAGE_SHIFT: u64 = 12;
 /// Width of a device's minor number in the kernel (MINORBITS in include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
 /// Mask that removes a flag of the kernel from the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
@@ -62,7 +62,9 @@ pub(super) fn look_up(scratch: Claimed, image: ImageId, address: u64) -> Result<
         // SAFETY: the callback has the helper's signature, and its context outlives the call.
         unsafe {
             let task = bpf_get_current_task_btf();
-            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut context).cast(), 0);
+            let status = bpf_find_vma(task, address, describe as *mut c_void, (&raw mut context).cast(), 0);
+            // If the memory map is locked, the kernel returns nothing.
+            scratch.walk().unfinished.awaits_rows = (status != 0 && status != NO_MAPPING) as u64;
         }
     }
     let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
@@ -84,7 +86,10 @@ pub(super) fn look_up(scratch: Claimed, image: ImageId, address: u64) -> Result<
         (*found).layer = layer::FOUND as u32 + place as u32;
         found
     };
-    let Some(rows) = CODE.get_ptr(&hint.file) else { return Err(StackStatus::NoMapping) };
+    let Some(rows) = CODE.get_ptr(&hint.file) else {
+        scratch.walk().unfinished.awaits_rows = 1;
+        return Err(StackStatus::NoMapping);
+    };
     // SAFETY: both point into map values, and the indexes are in bounds.
     unsafe {
         let parts = addr_of!((*rows).parts).cast::<CodePart>();

@@ -12,7 +12,7 @@ use jjleak_common::{
     stack::{FIRST_ROW, MAX_FRAMES, MAX_PROBES, StackRecord, lost_row},
 };
 
-use super::Claimed;
+use super::{Claimed, unfinished};
 use crate::{
     maps::{FRAMES, STACKS, count, frame_bytes, stack_rows_log2},
     memory::swap_if,
@@ -23,6 +23,23 @@ use crate::{
 #[inline(always)]
 pub(crate) fn intern(scratch: Claimed, image: ImageId) -> u32 {
     let hash = scratch.walk().hash.finish(scratch.walk().status as u8);
+    scratch.walk().is_new = 0;
+    let Some(row) = find(scratch, hash, image) else {
+        count(image.slot(), Counter::StackTableFull);
+        return lost_row(image.slot());
+    };
+    if scratch.walk().is_new != 0 {
+        // SAFETY: `scratch` is a map value that is ours while claimed.
+        unsafe { send_frames(scratch, hash, row, image) };
+        unfinished::send(scratch, hash, row, image);
+    }
+    row
+}
+
+/// Row of this hash; claims a free one for a new stack. Nothing else happens where a row is claimed: the verifier follows each turn
+/// of the loop.
+#[inline(always)]
+fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
     let rows_log2 = stack_rows_log2();
     let mask = (1u32 << rows_log2) - 1;
     // The high bits of the hash are best mixed.
@@ -37,16 +54,15 @@ pub(crate) fn intern(scratch: Claimed, image: ImageId) -> u32 {
             let slot = addr_of_mut!((*row).hash);
             if read_volatile(slot) == 0 && swap_if(slot, 0, hash) {
                 write_volatile(addr_of_mut!((*row).image), image.0);
-                send_frames(scratch, hash, index, image);
+                scratch.walk().is_new = 1;
             }
             read_volatile(slot)
         };
         if found == hash {
-            return index;
+            return Some(index);
         }
     }
-    count(image.slot(), Counter::StackTableFull);
-    lost_row(image.slot())
+    None
 }
 
 /// Sends the frames of a stack whose row was just claimed. The user side polls them, and is woken when the buffer fills up. Java

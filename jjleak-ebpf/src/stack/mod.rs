@@ -11,7 +11,8 @@
 //! - `window`: copied words of the target's stack.
 //! - `trampoline`: return addresses replaced by return probes.
 //! - `replay`: detection of repeated stacks.
-//! - `intern`: rows of finished stacks.
+//! - `unfinished`: stacks that the user side finishes.
+//! - `intern`: rows of stacks.
 //! - `measuring`: stacks of the benchmark, in its object only.
 
 mod code;
@@ -26,6 +27,7 @@ mod replay;
 mod rows;
 mod scratch;
 mod trampoline;
+mod unfinished;
 mod walk;
 mod window;
 
@@ -98,6 +100,9 @@ struct Walk {
     /// 1 once a frame is a JVM's: its name is available for a short time only.
     is_java: u64,
     status: u64,
+    /// 1 if the stack was in no row yet.
+    is_new: u64,
+    unfinished: unfinished::State,
 }
 
 /// Result of a walk.

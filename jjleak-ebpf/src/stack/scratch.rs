@@ -5,7 +5,7 @@ use core::ptr::{addr_of_mut, write_volatile};
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use jjleak_common::{jvm::HEADER_WORDS, stack::StackRecord, unwind::Hint};
 
-use super::{Walk, replay};
+use super::{Walk, replay, unfinished};
 use crate::memory::swap;
 
 /// Number of words of the stack copied at a time: 2 KiB hold a typical stack of 20 frames.
@@ -21,6 +21,7 @@ pub(super) struct Scratch {
     window: [u64; WINDOW_WORDS],
     replays: replay::Replays,
     extents: replay::Extents,
+    pages: unfinished::Pages,
     /// Header of the current generated code.
     header: [u32; HEADER_WORDS],
     /// Report of unknown code to the user side.
@@ -95,6 +96,12 @@ impl Claimed {
     pub(super) fn extents(self) -> *mut u16 {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).extents) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn pages(self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).pages) }.cast()
     }
 
     #[inline(always)]

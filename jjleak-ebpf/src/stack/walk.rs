@@ -21,7 +21,7 @@ use super::{
     Claimed, Walk, Walked, code, generated, go, heap, leave,
     replay::{self, Start},
     rows::{self, Tables},
-    trampoline,
+    trampoline, unfinished,
     window::{self, word},
 };
 use crate::{
@@ -117,6 +117,7 @@ fn begin(scratch: Claimed, image: ImageId, stack_pointer: u64, frame_pointer: u6
     walk.frame_count = 0;
     forget_found(walk);
     walk.is_java = 0;
+    walk.unfinished.begin();
     walk.heap.begin();
     walk.status = StackStatus::TooDeep as u64;
     // Only `replay::begin` enables recording.
@@ -169,6 +170,7 @@ fn go(scratch: Claimed, image: ImageId, tables: Tables) {
         let layer = if walk.found_count == 0 { layer::UNKNOWN } else { layer::FOUND + last };
         push(scratch, StackFrame::new(walk.instruction_pointer, layer));
     }
+    unfinished::prepare(scratch, image);
 }
 
 /// Asks the user side to scan a process after an event. If the buffer is full, it has enough hints to scan all processes.
@@ -352,6 +354,7 @@ fn look_up(scratch: Claimed) -> Step {
     if walk.found_count < MAX_LOOKUPS as u64 {
         code::look_up(scratch, walk.image, address)
     } else {
+        walk.unfinished.awaits_rows = 1;
         Err(StackStatus::NoMapping)
     }
 }

@@ -11,7 +11,7 @@ use super::{Claimed, WINDOW_WORDS, Walk, replay};
 const PAGE: u64 = 4096;
 /// Highest address of a word in user space: memory above cannot be memory of the target that is not resident
 /// (Documentation/arch/x86/x86_64/mm.rst in Linux; stacks are below 2^47 even with five levels of page tables).
-const LAST_ADDRESS: u64 = (1 << 47) - 8;
+pub(super) const LAST_ADDRESS: u64 = (1 << 47) - 8;
 const WORD: u64 = 8;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 

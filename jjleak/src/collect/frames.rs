@@ -54,6 +54,12 @@ impl Frames {
         self.received.get(&row)
     }
 
+    /// Replaces an unfinished stack, which is new once more.
+    pub(super) fn replace(&mut self, image: ImageId, row: u32, stack: RawStack) {
+        self.received.insert(row, stack);
+        self.new.entry(image).or_default().push(row);
+    }
+
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.received.retain(|row, _| !rows.contains(row));
         self.new.retain(|_, new| new.iter().any(|row| !rows.contains(row)));

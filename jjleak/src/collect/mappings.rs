@@ -6,8 +6,8 @@ use std::mem;
 use jjleak_common::counter::Counter;
 use jjleak_common::live::Record;
 
+use super::Collector;
 use super::snapshots::merge_rows;
-use super::{Collector, stacks};
 use crate::mappings::{Allocated, TrackedMappings};
 use crate::snapshot::{Cohorts, LiveBlocks, RawStack, Snapshot, StackUse, sums};
 
@@ -21,7 +21,7 @@ impl Collector {
         is_in_allocator: impl Fn(&RawStack) -> bool,
     ) {
         let is_in_allocator = |row| self.stack(row).is_some_and(&is_in_allocator);
-        add(snapshot, table, is_in_allocator, |row| stacks::hash(&self.stacks, row));
+        add(snapshot, table, is_in_allocator, |row| self.hash(row));
     }
 }
 

@@ -13,6 +13,7 @@ mod spill;
 mod stacks;
 mod threads;
 mod timelines;
+mod unfinished;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +26,16 @@ use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{StackRow, StackTotals, lost_row};
+use jjleak_common::stack::{StackFrame, StackRow, StackTotals, lost_row};
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
+use crate::fast_map::{FastMap, fast_map};
 use crate::sample_windows::Windows;
 use crate::snapshot::{RawStack, Thread};
+use crate::unwind::StackCopy;
 use frames::Frames;
 use timelines::Timelines;
+use unfinished::UnfinishedStacks;
 use windows::WindowSums;
 
 /// Reads the tables of an attachment.
@@ -42,8 +46,13 @@ pub struct Collector {
     stacks: Mapped<StackRow>,
     counters: Mapped<CounterRow>,
     frames: Frames,
+    unfinished: UnfinishedStacks,
+    /// Hashes of the stacks that were finished on the user side, by row.
+    finished: FastMap<u32, u64>,
     sampling: Sampling,
     combined: bool,
+    /// True if threads are distinguished.
+    threads: bool,
     timelines: Timelines,
     windows: Option<WindowSums>,
     /// Number of rows of the stack table that had blocks at the last snapshot.
@@ -55,12 +64,13 @@ pub struct Collector {
 impl Collector {
     /// Maps the tables. Must be called once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
-        let Settings { sampling, combined, .. } = *attachment.settings();
+        let Settings { sampling, combined, threads, .. } = *attachment.settings();
         Ok(Self {
             freed: Mapped::writable(attachment.map(names::FREED)?)?,
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
             sampling,
             combined,
+            threads,
             timelines: Timelines::default(),
             windows: None,
             rows_with_blocks: 0,
@@ -69,6 +79,8 @@ impl Collector {
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
             frames: Frames::new(attachment.ring(names::FRAMES)?),
+            unfinished: UnfinishedStacks::receive(attachment.ring(names::UNFINISHED)?)?,
+            finished: fast_map(0),
         })
     }
 
@@ -156,6 +168,50 @@ impl Collector {
         self.frames.receive();
     }
 
+    /// Takes the copies of an image's unfinished stacks that were made before `until_ns`.
+    #[must_use]
+    pub fn take_unfinished(&mut self, image: ImageId, until_ns: u64) -> Vec<StackCopy> {
+        self.unfinished.take(image, until_ns)
+    }
+
+    /// Returns true if there is not much room for more copies of unfinished stacks.
+    #[must_use]
+    pub fn has_many_unfinished(&self) -> bool {
+        self.unfinished.are_many()
+    }
+
+    /// Gives back copies of stacks that cannot be finished yet.
+    pub fn keep_unfinished(&mut self, copies: Vec<StackCopy>) {
+        self.unfinished.keep(copies);
+    }
+
+    /// The frames of an unfinished stack, without the one at which its walk stopped; `None` if they were not kept or are of another
+    /// stack.
+    #[must_use]
+    pub fn unfinished_stack(&self, copy: &StackCopy) -> Option<RawStack> {
+        let mut stack = self.frames.of_row(copy.walk.row)?.clone();
+        if stacks::hash(&self.stacks, copy.walk.row) != copy.walk.hash {
+            return None;
+        }
+        // The kernel side adds the address at which it stops to stacks of one frame.
+        let stopped_at = StackFrame::new(copy.walk.instruction_pointer, 0).address();
+        if stack.frames.len() <= 2 && stack.frames.last().is_some_and(|last| last.address() == stopped_at) {
+            stack.frames.pop();
+        }
+        Some(stack)
+    }
+
+    /// Replaces an unfinished stack. From now on, it has the identity that its frames have.
+    pub fn finish(&mut self, image: ImageId, row: u32, stack: RawStack) {
+        self.finished.insert(row, stacks::identity(image, &stack, self.threads));
+        self.frames.replace(image, row, stack);
+    }
+
+    /// Identity of the stack in a row; 0 if there is none.
+    fn hash(&self, row: u32) -> u64 {
+        self.finished.get(&row).copied().unwrap_or_else(|| stacks::hash(&self.stacks, row))
+    }
+
     /// Returns the rows of an image whose frames have been received since the last call.
     pub fn take_new(&mut self, image: ImageId) -> Vec<u32> {
         self.frames.take_new(image)
@@ -187,6 +243,8 @@ impl Collector {
             stacks::reset_totals(&self.totals, rows.iter().copied());
         }
         self.frames.forget(&rows);
+        self.unfinished.forget(&rows);
+        self.finished.retain(|row, _| !rows.contains(row));
         if let Some(windows) = &mut self.windows {
             windows.forget(&rows);
         }

@@ -63,7 +63,7 @@ impl Collector {
             let mut counters = counters::read(&self.counters, image);
             counters.insert(Counter::MissedRun, missed_runs);
             counters.insert(Counter::UnwindRowsRemoved, removed_rows);
-            let stacks = merge_rows(stacks, view.blocks_per_stack);
+            let stacks = merge_rows(self.with_final_hashes(stacks), view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;
             let instants_ns = timeline.instants_ns().into();
@@ -80,6 +80,16 @@ impl Collector {
             (image, snapshot)
         };
         Ok(images.iter().zip(&timelines).zip(stacks).map(snapshot).collect())
+    }
+
+    /// Gives finished stacks the identity that their frames have.
+    fn with_final_hashes(&self, mut stacks: Vec<(u32, StackUse)>) -> Vec<(u32, StackUse)> {
+        if !self.finished.is_empty() {
+            for (row, used) in &mut stacks {
+                used.hash = self.finished.get(row).copied().unwrap_or(used.hash);
+            }
+        }
+        stacks
     }
 
     /// The blocks of these images at one instant, summed by row of the stack table.

@@ -6,12 +6,13 @@ use std::sync::atomic::{Ordering, fence};
 
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
+use jjleak_common::stack::{FIRST_ROW, StackHash, StackRow, StackTotals, lost_row};
+use jjleak_common::unwind::layer;
 
 use crate::attach::{Images, Mapped};
 use crate::fast_map::FastMap;
 use crate::snapshot::sums::rounded;
-use crate::snapshot::{LiveBlocks, StackUse};
+use crate::snapshot::{LiveBlocks, RawStack, StackUse};
 
 /// All used rows of each of these images, in order.
 pub(super) fn read(
@@ -66,6 +67,19 @@ pub(super) fn hash(table: &Mapped<StackRow>, row: u32) -> u64 {
     let row = table.get(row as usize);
     // SAFETY: `row` is valid for reads (`Mapped::get`).
     row.map_or(0, |row| unsafe { read_volatile(addr_of!((*row).hash)) })
+}
+
+/// Identity of a stack with these frames, as the kernel side computes it.
+pub(super) fn identity(image: ImageId, stack: &RawStack, with_threads: bool) -> u64 {
+    let mut hash = StackHash::new(image.0.into());
+    if with_threads {
+        hash = hash.push(stack.thread);
+    }
+    // The mappings that frames refer to are a part of the identity.
+    if stack.frames.iter().any(|frame| (layer::FOUND..layer::NO_FILE).contains(&frame.layer())) {
+        hash = stack.found.iter().fold(hash, |hash, found| hash.push(*found));
+    }
+    stack.frames.iter().fold(hash, |hash, frame| hash.push(frame.0)).finish(stack.status as u8)
 }
 
 /// The rows available to stacks.

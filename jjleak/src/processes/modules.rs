@@ -164,6 +164,18 @@ impl ModuleTable {
         self.regions.newest(address)
     }
 
+    /// Resolves an address to the only file that has been mapped there, and its layer.
+    #[must_use]
+    pub fn find_only(&self, address: u64) -> Option<(Located, u16)> {
+        self.regions.only(address)
+    }
+
+    /// Layer of the code with this [identity](code_identity) at an address.
+    #[must_use]
+    pub fn layer_of(&self, address: u64, identity: u64) -> Option<u16> {
+        self.regions.layer_of(address, identity)
+    }
+
     /// Resolves the address of a frame to the file mapped there when its stack was captured, if that is certain. `layer` is the
     /// frame's, and `found` holds the identities that the kernel side stored with the stack.
     #[must_use]

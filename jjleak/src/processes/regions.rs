@@ -96,6 +96,21 @@ impl Regions {
         found.map(|(start, region)| located(start, region, address))
     }
 
+    /// Resolves an address to the only file that has been mapped there, and its layer.
+    pub(super) fn only(&self, address: u64) -> Option<(Located, u16)> {
+        let mut all =
+            (0..).zip(&self.layers).filter_map(|(layer, regions)| Some((layer, at(regions, address)?)));
+        let (layer, (start, region)) = all.next()?;
+        all.next().is_none().then(|| (located(start, region, address), layer))
+    }
+
+    /// Layer of the code with this identity at an address.
+    pub(super) fn layer_of(&self, address: u64, identity: u64) -> Option<u16> {
+        let mut layers = (0..).zip(&self.layers);
+        let is_it = |regions| at(regions, address).is_some_and(|(_, region)| region.identity == identity);
+        layers.find(|(_, regions)| is_it(regions)).map(|(layer, _)| layer)
+    }
+
     /// Resolves the address of a frame to the file mapped there when its stack was captured, if that is certain; see
     /// [`jjleak_common::stack::StackFrame`].
     pub(super) fn of_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<Located> {

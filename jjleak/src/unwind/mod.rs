@@ -9,6 +9,7 @@ mod assemble;
 mod cache;
 mod entries;
 mod fibre;
+mod finish;
 mod go;
 mod module;
 mod prologue;
@@ -23,6 +24,7 @@ mod verify;
 
 pub use cache::RowCache;
 pub use entries::Statistics;
+pub use finish::{Code, Finished, StackCopy, StackPage, finish};
 pub use go::GoNames;
 pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;

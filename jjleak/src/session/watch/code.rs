@@ -152,6 +152,14 @@ impl CodeFollower {
         }
     }
 
+    /// Rows of a file that was added or is over; `None` if it has none.
+    pub(super) fn rows_again(&self, module: &Module) -> Option<VerifiedRows> {
+        if self.without_rows.contains(&module.version) {
+            return None;
+        }
+        rows_of(module, &self.cache).ok()
+    }
+
     fn rows(&mut self, module: &Module) -> Result<VerifiedRows, String> {
         self.ahead.remove(&module.version).unwrap_or_else(|| rows_of(module, &self.cache))
     }

@@ -78,6 +78,11 @@ impl FileLog {
         })
     }
 
+    /// Returns true if all that was mapped since this time is recorded.
+    pub(super) const fn is_complete(&self, since_ns: u64) -> bool {
+        self.source.is_some() && !self.has_lost(since_ns)
+    }
+
     /// Returns true if records since this time may have been lost.
     pub(super) const fn has_lost(&self, since_ns: u64) -> bool {
         self.lost_ns >= since_ns

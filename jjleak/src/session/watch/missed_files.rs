@@ -55,6 +55,7 @@ impl Watch {
         for module in &modules {
             self.note_missed(watched, module);
         }
+        self.finish_last_stacks(watched);
     }
 
     /// Adds the files that the image has mapped by the kernel's records.

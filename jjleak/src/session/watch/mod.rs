@@ -28,6 +28,7 @@ mod programs;
 mod search_ahead;
 mod stacks;
 mod threads;
+mod unfinished;
 mod update;
 mod wanted;
 
@@ -162,7 +163,11 @@ impl Watch {
             self.note_reported(code);
         }
         self.lifecycle.begun.extend(hints.programs);
-        self.update(&hints.slots)
+        let news = self.update(&hints.slots)?;
+        if self.accounting.collector.has_many_unfinished() {
+            self.finish_stacks();
+        }
+        Ok(news)
     }
 
     /// Updates the processes in these slots, and adds new processes. Returns true if anything was new.
@@ -180,6 +185,7 @@ impl Watch {
     pub(super) fn update_all(&mut self) -> Result<(), Error> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.update(&slots)?;
+        self.finish_stacks();
         self.spare_children();
         self.name_new();
         self.ask_jvms();

@@ -14,8 +14,8 @@ pub(crate) use self::programs::{
     tail_calls, verdicts, wrapper,
 };
 pub(crate) use self::stacks::{
-    Build, absent, binding, deepest, garbage, generated, launcher, loading, replacing, rust_hello, stacks,
-    stacks_library, stacks_linked, without_rows,
+    Build, absent, binding, deepest, garbage, generated, just_mapped, launcher, loading, replacing,
+    rust_hello, stacks, stacks_library, stacks_linked, without_rows,
 };
 
 /// Copies a program into a folder. Uses cp, because a file written by this process may be held open for a moment by a child that

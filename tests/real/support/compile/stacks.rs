@@ -151,3 +151,18 @@ pub(crate) fn replacing() -> &'static [PathBuf; 3] {
         [program, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
     })
 }
+
+/// A program that loads libraries and calls them at once, and such a library, which jjleak knows by its file only.
+pub(crate) fn just_mapped() -> &'static [PathBuf; 2] {
+    static PATHS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    PATHS.get_or_init(|| {
+        let flags = ["-g", "-fomit-frame-pointer"];
+        let library = ["-shared", "-fPIC", "-Wl,--build-id=none"];
+        let of_library = ["-DNAME=in_library", "-DSIZE=2003", "-DFRAME_BYTES=1016"];
+        let library = [&flags[..], &library[..], &of_library[..]].concat();
+        [
+            compile("just-mapped", &["stacks/just_mapped.c".to_owned()], &flags),
+            compile("libjust-mapped.so", &["stacks/replaced.c".to_owned()], &library),
+        ]
+    })
+}

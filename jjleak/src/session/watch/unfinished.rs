@@ -1,0 +1,171 @@
+//! Finishes the stacks that led into code whose rows were not loaded yet.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use jjleak_common::unwind::{Row, RowKind, layer};
+
+use super::Watch;
+use super::code::CodeFollower;
+use super::file_log::FileLog;
+use super::process::Watched;
+use crate::attach::{RecordedFile, now_ns};
+use crate::collect::Collector;
+use crate::processes::{FileVersion, Mapping, Module};
+use crate::snapshot::RawStack;
+use crate::unwind::{Code, StackCopy, VerifiedRows, finish};
+
+/// Time for which a stack with unknown code is kept: until then, the kernel side may report the code, or a scan find it.
+const MOST_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Watch {
+    /// Finishes stacks of all processes, as far as the code on them is known.
+    pub(super) fn finish_stacks(&mut self) {
+        let slots: Vec<_> = self.processes.keys().copied().collect();
+        for slot in slots {
+            if let Some(mut watched) = self.processes.remove(&slot) {
+                // Code that was mapped when a stack was taken is in every later scan, unless it was unmapped since.
+                let scanned_ns = watched.scanned_ns;
+                self.finish_stacks_of(&mut watched, scanned_ns);
+                self.processes.insert(slot, watched);
+            }
+        }
+    }
+
+    /// Finishes stacks of a process that has ended.
+    pub(super) fn finish_last_stacks(&mut self, watched: &mut Watched) {
+        self.finish_stacks_of(watched, u64::MAX);
+    }
+
+    /// Finishes a process's stacks that were taken before `until_ns`.
+    fn finish_stacks_of(&mut self, watched: &mut Watched, until_ns: u64) {
+        let copies = self.accounting.collector.take_unfinished(watched.image, until_ns);
+        // The frames of a stack are sent ahead of its copy.
+        self.accounting.collector.receive_frames();
+        if copies.is_empty() {
+            return;
+        }
+        self.receive_files();
+        let mut lookup = Lookup::new(watched, &self.files.log, &self.stacks.code);
+        let patience_ns = u64::try_from(MOST_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+        let since_ns = now_ns().saturating_sub(patience_ns);
+        let (mut rows, mut kept, mut left) = (BTreeSet::new(), Vec::new(), 0);
+        for copy in copies {
+            match lookup.finish(&copy, &self.accounting.collector) {
+                Outcome::Finished(stack) => {
+                    rows.insert(copy.walk.row);
+                    self.accounting.collector.finish(watched.image, copy.walk.row, stack);
+                }
+                Outcome::Unknown if until_ns != u64::MAX && copy.walk.taken_ns > since_ns => kept.push(copy),
+                Outcome::Unknown | Outcome::Impossible => left += 1,
+            }
+        }
+        tracing::debug!(
+            pid = watched.pid().number().get(),
+            finished = rows.len(),
+            kept = kept.len(),
+            left,
+            "stacks through code that was just mapped"
+        );
+        self.accounting.collector.keep_unfinished(kept);
+        self.stacks.names.forget(&rows);
+        watched.perf_map.forget(&rows);
+    }
+}
+
+enum Outcome {
+    Finished(RawStack),
+    /// It leads into code that is not known.
+    Unknown,
+    Impossible,
+}
+
+/// Looks up code for the stacks of one process.
+struct Lookup<'watch> {
+    watched: &'watch Watched,
+    code: &'watch CodeFollower,
+    /// Files that the program has mapped by the kernel's records; `None` if these are not complete.
+    recorded: Option<Vec<&'watch RecordedFile>>,
+    /// Rows of the files seen so far.
+    rows: HashMap<FileVersion, Option<VerifiedRows>>,
+    /// Code at the addresses seen so far.
+    known: HashMap<u64, Code>,
+}
+
+impl<'watch> Lookup<'watch> {
+    fn new(watched: &'watch Watched, log: &'watch FileLog, code: &'watch CodeFollower) -> Self {
+        let recorded = || log.of(watched.pid().number().get(), watched.image_since_ns).collect();
+        let recorded = log.is_complete(watched.image_since_ns).then(recorded);
+        Self { watched, code, recorded, rows: HashMap::new(), known: HashMap::new() }
+    }
+
+    fn finish(&mut self, copy: &StackCopy, collector: &Collector) -> Outcome {
+        let Some(mut stack) = collector.unfinished_stack(copy) else { return Outcome::Impossible };
+        self.settle_layers(&mut stack);
+        let Some(finished) = finish(copy, &stack.frames, |address| self.at(address)) else {
+            return Outcome::Impossible;
+        };
+        if finished.frames.len() == stack.frames.len() {
+            return Outcome::Unknown;
+        }
+        (stack.frames, stack.status) = (finished.frames, finished.status);
+        Outcome::Finished(stack)
+    }
+
+    /// Refers to files as in stacks that are walked with the process's mappings: by layer.
+    fn settle_layers(&self, stack: &mut RawStack) {
+        for frame in &mut stack.frames {
+            let found =
+                frame.layer().checked_sub(layer::FOUND).and_then(|at| stack.found.get(usize::from(at)));
+            // Return addresses can be behind the end of the code.
+            let address = frame.address().wrapping_sub(1);
+            if let Some(layer) = found.and_then(|identity| self.watched.modules.layer_of(address, *identity))
+            {
+                *frame = frame.in_layer(layer);
+            }
+        }
+    }
+
+    fn at(&mut self, address: u64) -> Code {
+        if let Some(known) = self.known.get(&address) {
+            return *known;
+        }
+        let code = self.look_up(address);
+        self.known.insert(address, code);
+        code
+    }
+
+    fn look_up(&mut self, address: u64) -> Code {
+        let Some((located, layer)) = self.watched.modules.find_only(address) else {
+            return if self.is_generated(address) { Code::Generated } else { Code::Unknown };
+        };
+        let module = Rc::clone(self.watched.modules.get(located.module));
+        if self.was_another(address, &module) {
+            return Code::Unknown;
+        }
+        let rows = self.rows.entry(module.version).or_insert_with(|| self.code.rows_again(&module));
+        // Rows are verified against the code at these addends only.
+        let by_rows = rows.as_ref().zip(located.address).filter(|(rows, address)| {
+            let addend = address.wrapping_sub(located.offset);
+            rows.parts().iter().any(|part| part.addend == addend)
+        });
+        let row = match by_rows {
+            Some((rows, address)) => rows.rows().find(address).unwrap_or(Row::plain(0, RowKind::None)),
+            None => Row::plain(0, RowKind::FramePointer),
+        };
+        Code::Known(row, layer)
+    }
+
+    /// Returns true unless it is certain that the program has mapped no other file at this address.
+    fn was_another(&self, address: u64, module: &Module) -> bool {
+        self.recorded.as_ref().is_none_or(|recorded| {
+            recorded.iter().any(|file| file.addresses.contains(&address) && file.file != module.version.file)
+        })
+    }
+
+    fn is_generated(&self, address: u64) -> bool {
+        let holds = |mapping: &Mapping| mapping.addresses.contains(&address) && mapping.is_generated();
+        self.watched.code.iter().any(holds)
+    }
+}

@@ -1,0 +1,156 @@
+use std::collections::BTreeMap;
+
+use jjleak_common::unwind::ToScheduler;
+
+use super::*;
+
+const PAGE: u64 = 0x7fff_0000_0000;
+const SP: u64 = PAGE + 0x100;
+const STACK: u64 = 2 * PAGE_BYTES;
+/// Return addresses: of functions that keep the frame pointer, that do not, and of the outermost one.
+const BY_FP: u64 = 0x1000;
+const BY_SP: u64 = 0x2000;
+const ROOT: u64 = 0x3000;
+const LAYER: u16 = 3;
+
+/// A stack of two pages with these words at offsets from the stack pointer; the walk stands at `at`.
+fn copy(at: u64, frame_pointer: u64, words: &[(u64, u64)]) -> StackCopy {
+    let mut bytes = [0; 2 * StackCopy::PAGE_BYTES];
+    for (offset, word) in words {
+        let at = usize::try_from(SP + offset - PAGE).unwrap();
+        bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    }
+    let (pages, _) = bytes.as_chunks();
+    let walk = Unfinished {
+        hash: 1,
+        row: 0,
+        image: 1,
+        taken_ns: 0,
+        instruction_pointer: at,
+        stack_pointer: SP,
+        frame_pointer,
+        base_saved: 0,
+        stack_begin: PAGE,
+        stack_end: PAGE + STACK,
+        copied_at: PAGE,
+        copied_pages: 3,
+        after_call: 1,
+        unproven: 0,
+        by_frame_pointer: 0,
+        reserved: [0; 5],
+    };
+    StackCopy {
+        walk,
+        pages: pages.iter().map(|page| Some(Arc::new(StackPage::new(page, &Arc::default())))).collect(),
+    }
+}
+
+fn rows() -> BTreeMap<u64, Row> {
+    let row = |kind, offset, saved, fp_offset| Row::new(0, kind, offset, saved, fp_offset).unwrap();
+    BTreeMap::from([
+        (BY_FP, row(RowKind::Fp, 2, SavedFp::AtCfa, -2)),
+        (BY_SP, row(RowKind::Sp, 4, SavedFp::Register, 0)),
+        (ROOT, Row::plain(0, RowKind::End)),
+    ])
+}
+
+fn walk(copy: &StackCopy, rows: &BTreeMap<u64, Row>) -> Option<Finished> {
+    // Rows are those of the calls, a byte in front of return addresses.
+    finish(copy, &[StackFrame(7)], |address| {
+        rows.get(&(address + 1)).map_or(Code::Unknown, |row| Code::Known(*row, LAYER))
+    })
+}
+
+fn addresses(finished: &Finished) -> Vec<u64> {
+    finished.frames.iter().map(|frame| frame.address()).collect()
+}
+
+#[test]
+fn a_walk_goes_on_behind_the_known_frames_to_the_root() {
+    // 32 bytes up, the caller keeps its frame pointer; its CFA is 16 bytes above.
+    let frame = SP + 0x40;
+    let copy = copy(BY_SP, frame, &[(0x18, BY_FP), (0x40, 0), (0x48, ROOT)]);
+
+    let finished = walk(&copy, &rows()).unwrap();
+
+    assert_eq!(addresses(&finished), [7, BY_SP, BY_FP, ROOT]);
+    assert_eq!(finished.status, StackStatus::Complete);
+    assert!(finished.frames[1..].iter().all(|frame| frame.layer() == LAYER));
+}
+
+#[test]
+fn a_stack_through_a_frame_without_rows_is_not_called_complete() {
+    let mut rows = rows();
+    rows.insert(BY_FP, Row::plain(0, RowKind::FramePointer));
+    let copy = copy(BY_SP, SP + 0x40, &[(0x18, BY_FP), (0x40, 0), (0x48, ROOT)]);
+
+    let finished = walk(&copy, &rows).unwrap();
+
+    assert_eq!(
+        (addresses(&finished), finished.status),
+        (vec![7, BY_SP, BY_FP, ROOT], StackStatus::FramePointers)
+    );
+    assert!(finished.frames[3].is_by_frame_pointer() && !finished.frames[2].is_by_frame_pointer());
+}
+
+#[test]
+fn a_walk_that_leaves_what_was_copied_finishes_nothing() {
+    let row = |words| Row::new(0, RowKind::Sp, words, SavedFp::Register, 0).unwrap();
+    let far = BTreeMap::from([(BY_SP, row(STACK / WORD))]);
+    assert_eq!(walk(&copy(BY_SP, 0, &[]), &far), None);
+    // A page without memory has no words, which are not zero.
+    let mut absent = copy(BY_SP, 0, &[]);
+    absent.pages[1] = None;
+    let into_page = BTreeMap::from([(BY_SP, row(PAGE_BYTES / WORD))]);
+    assert_eq!(walk(&absent, &into_page), None);
+}
+
+#[test]
+fn frames_that_need_more_than_the_stack_finish_nothing() {
+    let fields = ToScheduler { cfa: 1, goroutine_at: 1, room: 1, thread_in_g: 1, pointer_in_g: 1 };
+    for row in [Row::go_to_scheduler(0, &fields).unwrap(), Row::plain(0, RowKind::Unsupported)] {
+        let rows = BTreeMap::from([(BY_SP, row)]);
+        assert_eq!(walk(&copy(BY_SP, 0, &[]), &rows), None);
+    }
+}
+
+#[test]
+fn code_that_stays_unknown_and_impossible_frames_end_the_walk_with_their_status() {
+    let unknown = walk(&copy(BY_SP, 0, &[(0x18, 0x9999)]), &rows()).unwrap();
+    assert_eq!((addresses(&unknown), unknown.status), (vec![7, BY_SP], StackStatus::NoMapping));
+    // The frame pointer leads below the stack pointer.
+    let below = walk(&copy(BY_FP, SP - 0x80, &[]), &rows()).unwrap();
+    assert_eq!(below.status, StackStatus::BadFrame);
+    let zero = walk(&copy(BY_SP, 0, &[]), &rows()).unwrap();
+    assert_eq!((addresses(&zero), zero.status), (vec![7, BY_SP], StackStatus::Complete));
+}
+
+#[test]
+fn a_frame_that_a_signal_interrupted_is_not_behind_a_call() {
+    let mut rows = rows();
+    rows.insert(BY_FP, Row::plain(0, RowKind::Signal));
+    // The row at the address itself: no call is in front of it.
+    rows.insert(ROOT + 1, Row::plain(0, RowKind::End));
+    let copy = copy(BY_FP, 0, &[(40 + 15 * 8, SP + 0x400), (40 + 16 * 8, ROOT)]);
+
+    let finished = walk(&copy, &rows).unwrap();
+
+    assert_eq!((addresses(&finished), finished.status), (vec![7, BY_FP, ROOT], StackStatus::Complete));
+}
+
+#[test]
+fn a_trampoline_finds_its_frame_by_the_register_that_the_called_frame_has_saved() {
+    let mut rows = rows();
+    rows.insert(BY_FP, Row::new(0, RowKind::Base, 2, SavedFp::Register, 0).unwrap());
+    let mut copy = copy(BY_FP, 0, &[(0x30, 0), (0x38, ROOT)]);
+    let base = SP + 0x30;
+    let page = Arc::get_mut(copy.pages[0].as_mut().unwrap()).unwrap();
+    let at = usize::try_from(SP - 0x10 - PAGE).unwrap();
+    page.bytes[at..at + 8].copy_from_slice(&base.to_ne_bytes());
+    assert_eq!(walk(&copy, &rows), None, "where it was saved is not known");
+    copy.walk.base_saved = 0x10;
+
+    let finished = walk(&copy, &rows).unwrap();
+
+    assert_eq!((addresses(&finished), finished.status), (vec![7, BY_FP, ROOT], StackStatus::Complete));
+}
