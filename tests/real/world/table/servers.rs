@@ -51,8 +51,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         "nginx",
         NGINX,
         &["/bin/sh", "-c",
-          "nginx -p {folder} -e error.log -c nginx.conf & until curl -s --unix-socket nginx.sock http://world/; do sleep 0.1; done; \
-           kill $!; wait $!"],
+          "nginx -p {folder} -e error.log -c nginx.conf & until [ -S nginx.sock ]; do sleep 0.1; done; sleep 0.1; \
+           curl -s --unix-socket nginx.sock http://world/; kill $!; wait $!"],
     )
     .prepared(&[
         "echo hello > index.html; chmod 755 .",
