@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::ImageId;
@@ -28,6 +29,9 @@ const MAX_PAGES: usize = (64 << 20) / PAGE_BYTES;
 const MAX_SHARED: usize = (4 << 20) / PAGE_BYTES;
 /// Maximum number of records in the ring buffer.
 const MAX_WAITING: usize = unfinished::RING_BYTES as usize / (unfinished::COPY_PAGES[0] * PAGE_BYTES);
+
+/// Time to wait for a record that is being written.
+const REST: Duration = Duration::from_millis(1);
 
 /// The copies that have been received.
 pub(super) struct UnfinishedStacks {
@@ -183,7 +187,14 @@ fn wait_and_receive(shared: &Shared, ring: RawFd, end: &EventFd) {
         if is_over || outcome.is_err_and(|errno| errno != nix::errno::Errno::EINTR) {
             return;
         }
-        while shared.receive() {}
+        let mut is_ahead = false;
+        while shared.receive() {
+            is_ahead = true;
+        }
+        if !is_ahead {
+            // The first record is being written, perhaps by a thread that waits for this CPU.
+            thread::sleep(REST);
+        }
     }
 }
 

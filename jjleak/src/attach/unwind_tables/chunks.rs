@@ -17,28 +17,14 @@ use super::super::{Error, Mapped};
 
 /// Commands of `bpf(2)`: `enum bpf_cmd` (include/uapi/linux/bpf.h).
 const LOOKUP_ELEMENT: libc::c_int = 1;
+const UPDATE_ELEMENT: libc::c_int = 2;
 const DELETE_ELEMENT: libc::c_int = 3;
-const UPDATE_BATCH: libc::c_int = 26;
 
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h).
 const ARRAY: u32 = 2;
 const MAPPABLE: u32 = 1 << 10;
 
-/// The part of `union bpf_attr` used to update elements.
-#[repr(C)]
-#[derive(Default)]
-struct BatchAttr {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map_fd: u32,
-    elem_flags: u64,
-    flags: u64,
-}
-
-/// The part of `union bpf_attr` used to read and delete an element.
+/// The part of `union bpf_attr` used for one element.
 #[repr(C)]
 #[derive(Default)]
 struct ElementAttr {
@@ -169,8 +155,8 @@ impl Chunks {
     /// An update of the array of maps with these chunks.
     fn update_of(&self, numbers: &[u32]) -> Result<Update, Error> {
         let chunks = numbers.iter().filter_map(|number| Some((*number, self.maps.get(number)?)));
-        let (numbers, maps) = chunks.map(|(number, map)| (number, map.fd().as_fd().as_raw_fd())).unzip();
-        Ok(Update { outer: self.outer()?, numbers, maps })
+        let chunks = chunks.map(|(number, map)| (number, map.fd().as_fd().as_raw_fd())).collect();
+        Ok(Update { outer: self.outer()?, chunks })
     }
 
     fn outer(&self) -> Result<u32, Error> {
@@ -181,24 +167,22 @@ impl Chunks {
     }
 }
 
-/// An update of the array of maps.
+/// An update of the array of maps: numbers of elements, and maps.
 struct Update {
     outer: u32,
-    numbers: Vec<u32>,
-    maps: Vec<RawFd>,
+    chunks: Vec<(u32, RawFd)>,
 }
 
 impl Update {
+    /// Updates one element after the other: batches need Linux 5.19.
     fn run(self) -> Result<(), Error> {
-        let attr = BatchAttr {
-            keys: address(self.numbers.as_ptr()),
-            values: address(self.maps.as_ptr()),
-            count: u32::try_from(self.numbers.len()).unwrap_or(u32::MAX),
-            map_fd: self.outer,
-            ..BatchAttr::default()
-        };
-        // SAFETY: keys and values are as many as the attributes say, alive until the call returns.
-        unsafe { bpf(UPDATE_BATCH, &attr) }.map_err(|error| Error::Chunks(error.into()))
+        for (number, map) in self.chunks {
+            let (key, value) = (address(&raw const number), address(&raw const map));
+            let attr = ElementAttr { map_fd: self.outer, key, value, ..ElementAttr::default() };
+            // SAFETY: key and value are alive until the call returns.
+            unsafe { bpf(UPDATE_ELEMENT, &attr) }.map_err(|error| Error::Chunks(error.into()))?;
+        }
+        Ok(())
     }
 }
 

@@ -97,6 +97,8 @@ impl Watch {
         }
         let is_same = executable(&scan.mappings).eq(&watched.code);
         let news = if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
+            // The code was complete until this scan: stacks taken before it can be finished.
+            watched.scanned_ns = scan.at_ns;
             self.keep_generated(watched, thread, &scan)?
         } else {
             self.apply_scan(watched, thread, &scan)?;
