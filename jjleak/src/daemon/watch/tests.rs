@@ -31,11 +31,22 @@ fn a_new_process_is_found_by_the_next_scan_where_process_events_are_available() 
     assert_eq!(found.contains(&cat.pid()), error.is_none());
 }
 
+/// Two processes with a name that no other test's processes have, and a configuration that watches only them: of the others,
+/// one that ends during a scan would leave its place empty.
+fn two_cats(name: &str) -> (Cat, Cat, Config) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::os::unix::fs::symlink("/bin/cat", &path).unwrap();
+    let start = || Cat::answering(&mut Command::new(&path));
+    let mut config = cats();
+    config.watch.names = vec![Pattern(Regex::new(&format!("^{name}$")).unwrap())];
+    (start(), start(), config)
+}
+
 #[test]
 fn max_processes_is_kept_and_changed_rules_apply_at_once() {
     let (mut watcher, _) = Watcher::new();
-    let (_first, _second) = (Cat::start(), Cat::start());
-    let mut config = cats();
+    let (_first, _second, mut config) = two_cats("cat-of-two");
     config.watch.max_processes = Count(1);
     watcher.scan(Duration::ZERO, &config);
     assert_eq!(watcher.iter().count(), 1);
@@ -48,8 +59,7 @@ fn max_processes_is_kept_and_changed_rules_apply_at_once() {
 #[test]
 fn a_process_beyond_the_limit_counts_once_however_often_it_is_scanned() {
     let (mut watcher, _) = Watcher::new();
-    let (_first, second) = (Cat::start(), Cat::start());
-    let mut config = cats();
+    let (_first, second, mut config) = two_cats("cat-beyond");
     config.watch.max_processes = Count(1);
     watcher.scan(Duration::ZERO, &config);
     watcher.new.insert(second.pid(), SCANS_OF_NEW);
