@@ -74,6 +74,6 @@ fn read(path: &Path) -> Result<Profile, Failure> {
     let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false }.profiles(Pace::Thorough)?;
     Ok(match <[Profile; 1]>::try_from(profiles) {
         Ok([only]) => only,
-        Err(several) => Profile::merge(several.iter()),
+        Err(several) => Profile::merge(several.iter()).into_owned(),
     })
 }

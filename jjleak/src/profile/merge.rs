@@ -1,5 +1,6 @@
 //! Merges profiles of several processes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,12 @@ impl Profile {
     /// Merges profiles: each process becomes the root frame of its stacks and verdicts. A single profile is
     /// unchanged. "Nothing leaks" requires that all processes have been judged; a leak in one of them is
     /// always shown.
-    pub fn merge<'a>(profiles: impl ExactSizeIterator<Item = &'a Self>) -> Self {
+    pub fn merge<'a>(profiles: impl ExactSizeIterator<Item = &'a Self>) -> Cow<'a, Self> {
         let number = profiles.len();
         let mut profiles = profiles.peekable();
-        let Some(first) = profiles.peek() else { return Self::empty() };
+        let Some(first) = profiles.peek() else { return Cow::Owned(Self::empty()) };
         if number == 1 {
-            return (*first).clone();
+            return Cow::Borrowed(first);
         }
         let mut merged = Self {
             started_at: first.started_at,
@@ -87,7 +88,7 @@ impl Profile {
         }
         let sums = history.into_iter().map(|(at, live)| Moment { at, live: live.into_iter().sum() });
         merged.history = sums.collect();
-        merged
+        Cow::Owned(merged)
     }
 
     /// An empty profile of no process.
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn one_profile_stays_as_it_is_and_several_stand_below_their_processes() {
         let one = sample::profile();
-        assert_eq!(Profile::merge([&one].into_iter()), one);
+        assert_eq!(*Profile::merge([&one].into_iter()), one);
         let mut other = one.clone();
         other.process.pid = one.process.pid + 1;
         let merged = Profile::merge([&one, &other].into_iter());
@@ -171,7 +172,8 @@ mod tests {
         assert!(Profile::merge([&nothing, &nothing].into_iter()).is_judged());
         let unjudged = sample::profile();
         assert!(!Profile::merge([&nothing, &unjudged].into_iter()).is_judged());
-        let leaks = Profile::merge([&unjudged, &sample::judged()].into_iter());
+        let judged = sample::judged();
+        let leaks = Profile::merge([&unjudged, &judged].into_iter());
         assert!(leaks.is_judged() && leaks.verdicts[0].kind == VerdictKind::Leaking);
     }
 

@@ -220,19 +220,29 @@ pub struct Error {
     source: io::Error,
 }
 
-/// Renders the profile.
+/// Renders the profile into memory.
 pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
-    match format {
-        Format::Text => text::write(profile, options, &mut out),
-        Format::Json => json::write(profile, options, &mut out),
-        Format::Svg => svg::write(profile, options, &mut out),
-        Format::Html => html::write(profile, options, &mut out),
-        Format::Pprof => pprof::write(profile, &mut out),
-        Format::Collapsed => collapsed::write(profile, options, &mut out),
-    }
-    .map_err(|source| Error { pid: profile.process.pid, format, source })?;
+    render_to(profile, format, options, &mut out)?;
     Ok(out)
+}
+
+/// Renders the profile. Text, JSON and collapsed stacks are written piece by piece.
+pub fn render_to(
+    profile: &Profile,
+    format: Format,
+    options: &Options,
+    out: &mut impl io::Write,
+) -> Result<(), Error> {
+    match format {
+        Format::Text => text::write(profile, options, out),
+        Format::Json => json::write(profile, options, out),
+        Format::Svg => svg::write(profile, options, out),
+        Format::Html => html::write(profile, options, out),
+        Format::Pprof => pprof::write(profile, out),
+        Format::Collapsed => collapsed::write(profile, options, out),
+    }
+    .map_err(|source| Error { pid: profile.process.pid, format, source })
 }
 
 #[cfg(test)]

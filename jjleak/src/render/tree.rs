@@ -32,21 +32,23 @@ pub(super) struct FlameTree<'a> {
     pub(super) nodes: Vec<Node<'a>>,
     /// Children of the root, in order.
     pub(super) roots: Children<'a>,
-    /// Width and path of every stack: indices of `nodes`, root first.
-    pub(super) stacks: Vec<(Totals, Vec<usize>)>,
     /// Sum over all stacks.
     pub(super) width: Totals,
 }
 
 /// A frame with all stacks that pass through it.
 pub(super) struct Node<'a> {
+    /// Index of the node before it; `None` at the root.
+    pub(super) parent: Option<usize>,
     pub(super) label: Cow<'a, str>,
     pub(super) kind: FrameKind,
-    /// Known source files and lines of the stacks at this frame.
-    pub(super) places: BTreeSet<(&'a str, u32)>,
+    /// Known source files and lines of the stacks at this frame, sorted. Most frames have one.
+    pub(super) places: Vec<(&'a str, u32)>,
     pub(super) before: Totals,
     pub(super) live: Totals,
     pub(super) width: Totals,
+    /// Width of the stacks that end here.
+    pub(super) own_width: Totals,
     pub(super) children: Children<'a>,
 }
 
@@ -76,18 +78,22 @@ impl<'a> FlameTree<'a> {
     }
 
     fn new(stacks: impl Iterator<Item = FlameStack<'a>>, inverted: bool) -> Self {
-        let mut tree =
-            Self { nodes: Vec::new(), roots: Children::new(), stacks: Vec::new(), width: Totals::default() };
+        let mut tree = Self { nodes: Vec::new(), roots: Children::new(), width: Totals::default() };
         for stack in stacks {
             let mut frames = root_first(stack.frames);
             if inverted {
                 frames.reverse();
             }
-            let mut path: Vec<usize> = Vec::with_capacity(frames.len());
+            let mut last = None;
             for (label, kind, place) in frames {
-                let index = tree.child(path.last().copied(), label, kind);
+                let index = tree.child(last, label, kind);
                 let node = &mut tree.nodes[index];
-                node.places.extend(place);
+                if let Some(place) = place
+                    && let Err(at) = node.places.binary_search(&place)
+                {
+                    node.places.reserve_exact(1);
+                    node.places.insert(at, place);
+                }
                 for (sum, more) in [
                     (&mut node.before, stack.before),
                     (&mut node.live, stack.live),
@@ -95,10 +101,12 @@ impl<'a> FlameTree<'a> {
                 ] {
                     *sum = [*sum, more].into_iter().sum();
                 }
-                path.push(index);
+                last = Some(index);
             }
-            tree.width = [tree.width, stack.width()].into_iter().sum();
-            tree.stacks.push((stack.width(), path));
+            let own = last.map(|last| &mut tree.nodes[last].own_width);
+            for sum in own.into_iter().chain([&mut tree.width]) {
+                *sum = [*sum, stack.width()].into_iter().sum();
+            }
         }
         tree
     }
@@ -114,9 +122,18 @@ impl<'a> FlameTree<'a> {
         if index == next {
             let nothing = Totals::default();
             let children = Children::new();
-            let places = BTreeSet::new();
-            let node = Node { label, kind, places, before: nothing, live: nothing, width: nothing, children };
-            self.nodes.push(node);
+            let places = Vec::new();
+            self.nodes.push(Node {
+                parent,
+                label,
+                kind,
+                places,
+                before: nothing,
+                live: nothing,
+                width: nothing,
+                own_width: nothing,
+                children,
+            });
         }
         index
     }

@@ -4,6 +4,7 @@
 
 mod error;
 mod outputs;
+mod stream;
 mod trace;
 
 use jjleak_common::trace::Event;

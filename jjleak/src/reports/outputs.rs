@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use jiff::tz::TimeZone;
 
 use super::Error;
+use super::stream::stream;
 use crate::analyze::{Difference, Selection};
 use crate::notices::print;
 use crate::profile::{Profile, Totals};
-use crate::render::{Contents, Format, Options, Value, printable, render, render_difference};
+use crate::render::{Contents, Format, Options, Value, printable, render_difference};
 use crate::store::{PendingFile, is_stream};
 
 /// Maximum number of processes in a text report; the others are summed up.
@@ -232,20 +233,16 @@ impl Outputs {
         if !self.stdout.contains(&format) {
             return;
         }
-        match render(profile, format, &self.options) {
-            Ok(mut report) => {
-                // Only texts need a line between them.
-                if format == Format::Text && self.texts > 0 {
-                    report.insert(0, b'\n');
-                }
-                self.texts += u64::from(format == Format::Text);
-                self.write(&report);
-            }
-            Err(error) => {
-                self.stdout.clear();
-                self.failures.push(error.into());
-            }
+        // Only texts need a line between them.
+        if format == Format::Text && self.texts > 0 {
+            self.write(b"\n");
         }
+        self.texts += u64::from(format == Format::Text);
+        let mut stdout = io::stdout().lock();
+        let write = |bytes: &[u8]| stdout.write_all(bytes).map_err(Error::Stdout);
+        let written = stream(profile, format, &self.options, write);
+        let written = written.and_then(|()| stdout.flush().map_err(Error::Stdout));
+        self.check_stdout(written);
     }
 
     /// Sums up the processes that the text omits.
@@ -261,11 +258,16 @@ impl Outputs {
 
     fn write(&mut self, report: &[u8]) {
         let mut stdout = io::stdout().lock();
-        if let Err(error) = stdout.write_all(report).and_then(|()| stdout.flush()) {
-            self.stdout.clear();
-            if error.kind() != ErrorKind::BrokenPipe {
-                self.failures.push(Error::Stdout(error));
-            }
+        self.check_stdout(stdout.write_all(report).and_then(|()| stdout.flush()).map_err(Error::Stdout));
+    }
+
+    /// Prints nothing more after a failure. That the reader has gone away is none.
+    fn check_stdout(&mut self, written: Result<(), Error>) {
+        let Err(error) = written else { return };
+        self.stdout.clear();
+        let is_gone = matches!(&error, Error::Stdout(error) if error.kind() == ErrorKind::BrokenPipe);
+        if !is_gone {
+            self.failures.push(error);
         }
     }
 
@@ -284,7 +286,7 @@ fn by_size(profiles: &[Profile]) -> Vec<&Profile> {
 }
 
 fn append(file: &mut PendingFile, profile: &Profile, format: Format, options: &Options) -> Result<(), Error> {
-    Ok(file.write(&render(profile, format, options)?)?)
+    stream(profile, format, options, |bytes| Ok(file.write(bytes)?))
 }
 
 /// Writes the difference of two profiles to stdout and into files.

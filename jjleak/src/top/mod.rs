@@ -208,7 +208,7 @@ impl Top {
             })
             .filter(|profile| snapshot.profiles.len() == 1 || !profile.stacks.is_empty())
             .collect();
-        (Profile::merge(profiles.iter()), self.value)
+        (Profile::merge(profiles.iter()).into_owned(), self.value)
     }
 
     fn shown_snapshot(&self) -> &Snapshot {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::super::label::printable;
 use super::super::tree::FlameTree;
 use super::super::units::{self, grouped};
-use super::frames::{Frames, Telling};
+use super::frames::{Frames, Shown};
 use super::{Options, Picture, draw, write_empty};
 use crate::analyze::Difference;
 use crate::profile::Totals;
@@ -31,7 +31,7 @@ pub(in crate::render) fn write(
     let picture = Picture {
         title,
         subtitle,
-        frames: Frames { tree: &tree, telling: Telling::Changes, value: options.value },
+        frames: Frames { tree: &tree, shown: Shown::Changes, value: options.value },
         inverted: options.inverted,
         everything: format!("{} of the larger of both", options.value.name()),
         losses: String::new(),

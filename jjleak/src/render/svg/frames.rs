@@ -14,7 +14,7 @@ use super::super::units::{grouped, percent};
 use super::legend::{EVERYTHING, color};
 use super::shades;
 use crate::analyze::{Change, delta};
-use crate::profile::{FrameKind, Totals};
+use crate::profile::FrameKind;
 
 /// Delimiter of the number that makes a frame's name unique. A private use character, which reasonable symbols do not contain.
 pub(super) const MARK: char = '\u{e000}';
@@ -22,12 +22,15 @@ pub(super) const MARK: char = '\u{e000}';
 /// Inferno's name of the root frame.
 const ROOT: &str = "";
 
+/// Inferno draws frames from 0.01 % of the whole width on. The limit here is a bit lower, so that rounding leaves out no frame.
+const LEAST_DRAWN: u128 = 10_100;
+
 /// Maximum number of source lines in a title.
 const MAX_PLACES: usize = 3;
 
 /// Content of colours and titles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum Shown {
     /// Kind of frame, and live memory.
     Kinds,
     /// Change between two profiles.
@@ -37,62 +40,87 @@ pub(super) enum Telling {
 /// A tree to draw.
 pub(super) struct Frames<'a> {
     pub(super) tree: &'a FlameTree<'a>,
-    pub(super) telling: Telling,
+    pub(super) shown: Shown,
     pub(super) value: Value,
 }
 
 impl Frames<'_> {
-    /// A collapsed line for each stack, with the marked names of the frames.
+    /// Collapsed lines with the marked names of the frames. Stacks that differ only in frames that are too narrow to be drawn share a
+    /// line, which ends with the last frame that is drawn.
     pub(super) fn lines(&self) -> Vec<String> {
-        let line = |(width, path): &(Totals, Vec<usize>)| {
-            let names: Vec<_> = path.iter().map(|&index| self.marked_name(index)).collect();
-            format!("{} {}", names.join(";"), self.value.of(*width))
+        let nodes = &self.tree.nodes;
+        let mut widths = vec![0; nodes.len()];
+        for (index, node) in nodes.iter().enumerate() {
+            let mut last = index;
+            while let Some(parent) = nodes[last].parent.filter(|_| !self.is_drawn(last)) {
+                last = parent;
+            }
+            widths[last] += self.value.of(node.own_width);
+        }
+        let line = |(index, width)| {
+            let path = std::iter::successors(Some(index), |index: &usize| nodes[*index].parent);
+            let mut names: Vec<_> = path.map(|index| self.marked_name(index)).collect();
+            names.reverse();
+            format!("{} {width}", names.join(";"))
         };
-        self.tree.stacks.iter().map(line).collect()
+        widths.into_iter().enumerate().filter(|(_, width)| *width > 0).map(line).collect()
+    }
+
+    /// Returns true unless inferno leaves the frame out.
+    fn is_drawn(&self, index: usize) -> bool {
+        let width = u128::from(self.value.of(self.tree.nodes[index].width));
+        width * LEAST_DRAWN >= u128::from(self.value.of(self.tree.width))
+    }
+
+    /// The frames in lines, with their names.
+    fn named(&self) -> impl Iterator<Item = (&Node<'_>, String)> {
+        let nodes = self.tree.nodes.iter().enumerate();
+        let in_line = nodes.filter(|(index, node)| node.parent.is_none() || self.is_drawn(*index));
+        in_line.map(|(index, node)| (node, self.marked_name(index)))
     }
 
     /// Colours of the frames.
     pub(super) fn palette(&self) -> PaletteMap {
         let mut palette = PaletteMap::default();
         palette.insert(ROOT, EVERYTHING);
-        for (index, node) in self.tree.nodes.iter().enumerate() {
-            palette.insert(self.marked_name(index), self.color(node));
+        for (node, name) in self.named() {
+            palette.insert(name, self.color(node));
         }
         palette
     }
 
     fn color(&self, node: &Node<'_>) -> Color {
-        match self.telling {
-            Telling::Kinds => color(node.kind),
-            Telling::Changes => shades::shade(self.value.of(node.before), self.value.of(node.live)),
+        match self.shown {
+            Shown::Kinds => color(node.kind),
+            Shown::Changes => shades::shade(self.value.of(node.before), self.value.of(node.live)),
         }
     }
 
     /// Entries of the legend.
     pub(super) fn legend(&self) -> Vec<(Color, &'static str)> {
-        match self.telling {
-            Telling::Kinds => {
+        match self.shown {
+            Shown::Kinds => {
                 let kinds: BTreeSet<FrameKind> = self.tree.kinds();
                 super::legend::of_kinds(&kinds)
             }
-            Telling::Changes => shades::LEGEND.to_vec(),
+            Shown::Changes => shades::LEGEND.to_vec(),
         }
     }
 
     /// Titles of the frames, which browsers show as tooltips.
     pub(super) fn attributes(&self) -> io::Result<FuncFrameAttrsMap> {
         let mut lines = Vec::new();
-        for (index, node) in self.tree.nodes.iter().enumerate() {
-            writeln!(lines, "{}\ttitle={}", self.marked_name(index), self.title(node))?;
+        for (node, name) in self.named() {
+            writeln!(lines, "{name}\ttitle={}", self.title(node))?;
         }
         FuncFrameAttrsMap::from_reader(lines.as_slice())
     }
 
     fn title(&self, node: &Node<'_>) -> String {
         let label = node.label.replace(MARK, "\u{fffd}");
-        match self.telling {
-            Telling::Kinds => format!("{label} ({}{})", self.live(node), places(node)),
-            Telling::Changes => format!("{label} ({})", changes(node)),
+        match self.shown {
+            Shown::Kinds => format!("{label} ({}{})", self.live(node), places(node)),
+            Shown::Changes => format!("{label} ({})", changes(node)),
         }
     }
 
@@ -168,7 +196,7 @@ mod tests {
         let mut profile = sample::profile();
         profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
         let tree = FlameTree::of(&profile, false);
-        let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
         assert_eq!(frames.title(&tree.nodes[4]), "malloc (3,072,000 bytes, 24 objects, 100.00%)");
     }
 
@@ -183,7 +211,7 @@ mod tests {
                 .map(|line| StackProfile { frames: sample::shared([at(*line)]), ..stack.clone() });
             let profile = Profile { stacks: stacks.collect(), ..profile.clone() };
             let tree = FlameTree::of(&profile, false);
-            let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+            let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
             frames.title(&tree.nodes[0])
         };
         assert!(title(&[0]).ends_with("100.00%)"));
@@ -195,9 +223,43 @@ mod tests {
     fn frames_of_one_name_on_different_paths_are_known_apart() {
         let profile = sample::profile();
         let tree = FlameTree::of(&profile, false);
-        let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
         let names: BTreeSet<_> = (0..tree.nodes.len()).map(|index| frames.marked_name(index)).collect();
         assert_eq!(names.len(), tree.nodes.len());
+    }
+
+    #[test]
+    fn stacks_that_are_too_narrow_share_the_line_of_their_drawn_frames() {
+        let mut profile = sample::profile();
+        let stack = profile.stacks.remove(1);
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .rev()
+                .map(|name| Frame { symbol: (*name).to_owned(), ..Frame::default() })
+                .collect::<Vec<_>>()
+        };
+        let with = |path: &[&str], bytes| StackProfile {
+            frames: sample::shared(names(path)),
+            live: crate::profile::Totals { bytes, objects: 1 },
+            ..stack.clone()
+        };
+        // 0.01 % of the whole width is 100 bytes.
+        let narrow = (0..50).map(|leaf| with(&["main", "many", &format!("leaf{leaf}")], 10));
+        let others = [
+            with(&["main", "large"], 999_250),
+            with(&["main", "least"], 100),
+            with(&["main", "narrow", "leaf"], 98),
+            with(&["other", "leaf"], 52),
+        ];
+        profile.stacks = narrow.chain(others).collect();
+        let tree = FlameTree::of(&profile, false);
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
+        let lines: BTreeSet<_> = frames.lines().iter().map(|line| without_marks(line)).collect();
+        let expected = ["main;large 999250", "main;least 100", "main;many 500", "main 98", "other 52"]
+            .map(str::to_owned);
+        assert_eq!(lines, BTreeSet::from(expected));
+        assert_eq!(frames.named().count(), 5);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, TextTruncateDirection};
 use jiff::tz::TimeZone;
 
-use self::frames::{Frames, Telling, without_marks};
+use self::frames::{Frames, Shown, without_marks};
 use super::counters;
 use super::label::printable;
 use super::tree::FlameTree;
@@ -43,7 +43,7 @@ pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) ->
     let picture = Picture {
         title,
         subtitle,
-        frames: Frames { tree: &tree, telling: Telling::Kinds, value },
+        frames: Frames { tree: &tree, shown: Shown::Kinds, value },
         inverted: asked.inverted,
         everything: match value {
             Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
