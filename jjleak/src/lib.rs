@@ -33,7 +33,7 @@
 //! | [`daemon`] | the memory of processes, for weeks | suspects to profile, and a history served over HTTP |
 //! | [`cli`] | arguments | plans of runs; exit codes and remedies |
 //!
-//! Stages cache files in a [`cache_folder`].
+//! Stages cache files in a [`cache_folder`], and read files of a target through [`file_content`].
 
 pub mod allocators;
 pub mod analyze;
@@ -46,11 +46,13 @@ pub mod daemon;
 pub mod doctor;
 mod error_chain;
 mod fast_map;
+pub mod file_content;
 pub mod jcmd;
 pub mod jvm;
 pub mod live;
 pub mod mappings;
 pub mod notices;
+mod own_memory;
 pub mod perf_map;
 pub mod pprof;
 pub mod processes;

@@ -14,26 +14,36 @@ const MESSAGES: &[(&str, u8, &str)] = &[
     ("tcmalloc", b't', "cmalloc: large alloc"),
 ];
 
+/// Length in bytes that no message exceeds, with the byte before it.
+const MAX_MESSAGE_BYTES: usize = 64;
+
 /// The allocators in a file besides those already `found`. An allocator of an unknown family among the found may be the one with
 /// the messages; then none is returned.
 pub(super) fn hidden(image: &Image<'_>, found: &[&str]) -> Vec<Unfollowed> {
     if found.contains(&families::UNKNOWN) {
         return Vec::new();
     }
-    let is_missing = |(family, ..): &&(&'static str, u8, &str)| !found.contains(family);
-    let is_held = |first: u8, rest: &str| {
-        let finder = Finder::new(rest);
-        image.constants().any(|constants| begins_string(constants, first, &finder))
-    };
-    let missing = MESSAGES.iter().filter(is_missing).filter(|&&(_, first, rest)| is_held(first, rest));
-    missing.map(|&(family, ..)| Unfollowed::Hidden(family)).collect()
+    let mut missing: Vec<_> = MESSAGES
+        .iter()
+        .filter(|(family, ..)| !found.contains(family))
+        .map(|&(family, first, rest)| (family, first, Finder::new(rest)))
+        .collect();
+    let mut hidden = Vec::new();
+    image.visit_constants(MAX_MESSAGE_BYTES, |is_start, constants| {
+        let is_held =
+            |(_, first, finder): &mut (_, u8, Finder<'_>)| begins_string(constants, is_start, *first, finder);
+        hidden.extend(missing.extract_if(.., is_held).map(|(family, ..)| Unfollowed::Hidden(family)));
+    });
+    hidden
 }
 
 /// Returns true if a C string begins with `first` and the text of the finder: programs that only mention an allocator contain the
-/// text elsewhere.
-fn begins_string(constants: &[u8], first: u8, finder: &Finder<'_>) -> bool {
+/// text elsewhere. `is_start` is true if a string begins with the constants.
+fn begins_string(constants: &[u8], is_start: bool, first: u8, finder: &Finder<'_>) -> bool {
     let begins = |at: usize| {
-        constants.get(..at).is_some_and(|before| before == [first] || before.ends_with(&[0, first]))
+        constants
+            .get(..at)
+            .is_some_and(|before| is_start && before == [first] || before.ends_with(&[0, first]))
     };
     finder.find_iter(constants).any(begins)
 }
@@ -45,10 +55,20 @@ mod tests {
 
     #[test]
     fn a_message_is_one_where_a_string_begins_with_it() {
-        let begins = |constants: &[u8]| begins_string(constants, b'<', &Finder::new("message>: "));
+        let begins = |constants: &[u8]| begins_string(constants, true, b'<', &Finder::new("message>: "));
         assert!(begins(b"<message>: out of memory"));
         assert!(begins(b"other\0<message>: "));
         assert!(!begins(b"look for \"<message>: \"\0") && !begins(b"message>: "));
+        assert!(
+            !begins_string(b"<message>: ", false, b'<', &Finder::new("message>: ")),
+            "what comes before is unknown"
+        );
+    }
+
+    #[test]
+    fn messages_are_found_across_the_pieces_of_a_large_file() {
+        let rest = MESSAGES.iter().map(|(_, _, rest)| rest.len()).max();
+        assert!(rest.is_some_and(|rest| rest + 2 <= MAX_MESSAGE_BYTES));
     }
 
     #[test]
@@ -62,7 +82,8 @@ mod tests {
         }
         file[60] = 3 + 9; // e_shnum
         let image = Image::parse(&file, None, "", &[], |_| Vec::new()).unwrap();
-        let bytes: usize = image.constants().map(<[u8]>::len).sum();
+        let mut bytes = 0;
+        image.visit_constants(0, |_, constants| bytes += constants.len());
         assert!((1..=file.len()).contains(&bytes), "{bytes} of {}", file.len());
     }
 }

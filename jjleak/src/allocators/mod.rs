@@ -33,6 +33,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
+use crate::file_content::Content;
+
 /// Functions with which a program maps memory directly.
 const MAPPING_FUNCTIONS: &[&str] = &["mmap", "mmap64", "mremap", "sbrk", "brk"];
 
@@ -68,7 +70,7 @@ pub struct Hints<'a> {
     /// Allocators named by the user that the file may contain.
     pub named: &'a [&'a NamedAllocator],
     /// Content of the separate debug file.
-    pub debug_file: Option<&'a [u8]>,
+    pub debug_file: Option<Content<'a>>,
     /// Method of following calls of the functions.
     pub following: CallFollowing,
 }
@@ -179,7 +181,10 @@ pub enum MissingReason {
 }
 
 /// Finds the allocators in an ELF file and their probe sites: first those named by the user, then the known families.
-pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Error> {
+pub fn find_sites<'data>(
+    elf: impl Into<Content<'data>>,
+    hints: Hints<'_>,
+) -> Result<ModuleAllocators, Error> {
     let Hints { named, debug_file, following } = hints;
     let names = |prefixes: &Prefixes| {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
@@ -228,7 +233,10 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
     }
     // The known code of each allocator helps to prove the sites of all.
     let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
-    let sealed = placement::sealed_against(image.code(), &ranges);
+    let mut sealed = placement::Sealed::new(&ranges);
+    // Most files contain no allocator, and some of them much code.
+    let is_known = ranges.is_empty() || image.visit_code(|address, code| sealed.restrict(address, code));
+    let sealed = if is_known { sealed.lengths } else { vec![0; ranges.len()] };
     for (located, sealed) in located.into_iter().zip(sealed) {
         found[located.allocator].sites.push(located.place(sealed));
     }

@@ -4,6 +4,7 @@
 //! length.
 
 use super::{Error, MissingReason, mini_debug, placement::Body};
+use crate::file_content::Content;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::{
     LittleEndian, Object, ObjectSection, Relocation, RelocationTarget, SectionKind,
@@ -33,13 +34,13 @@ const ADDRESS_BYTES: u8 = 8;
 /// Maximum number of prefixes tried; a program contains one jemalloc, rarely two.
 const MAX_PREFIXES: usize = 4;
 
-type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>>;
-type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>>;
+type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>, Content<'data>>;
+type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>, Content<'data>>;
 
 /// The symbols and the executable code of a file.
 pub(super) struct Image<'data> {
     file: Elf<'data>,
-    code: Vec<Segment<'data>>,
+    code: Vec<Segment>,
     definitions: HashMap<String, Vec<Definition>>,
     prefixes: Prefixes,
 }
@@ -54,10 +55,10 @@ pub(super) struct Prefixes {
 }
 
 /// An executable segment.
-struct Segment<'data> {
+struct Segment {
     address: u64,
     offset: u64,
-    bytes: &'data [u8],
+    length: u64,
 }
 
 /// A function with call frame information.
@@ -116,13 +117,13 @@ impl<'data> Image<'data> {
     ///
     /// `debug_file` is another file with symbols for this one.
     pub(super) fn parse(
-        data: &'data [u8],
-        debug_file: Option<&[u8]>,
+        data: impl Into<Content<'data>>,
+        debug_file: Option<Content<'_>>,
         public: &str,
         internals: &[&str],
         names: impl FnOnce(&Prefixes) -> Vec<String>,
     ) -> Result<Self, Error> {
-        let file = Elf::parse(data).map_err(Error::Parse)?;
+        let file = Elf::parse(data.into()).map_err(Error::Parse)?;
         let machine = file.elf_header().e_machine.get(LittleEndian);
         if machine != elf::EM_X86_64 {
             return Err(Error::Machine(machine.0));
@@ -130,7 +131,7 @@ impl<'data> Image<'data> {
         let mini = file.section_by_name_bytes(MINI_DEBUG_INFO).and_then(|section| section.data().ok());
         let mini = mini.and_then(mini_debug::unpack);
         // A damaged debug file contributes no symbols.
-        let more = [mini.as_deref(), debug_file].into_iter().flatten();
+        let more = [mini.as_ref().map(Content::from), debug_file].into_iter().flatten();
         let more: Vec<_> = more.filter_map(|elf| Elf::parse(elf).ok()).collect();
         let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
         let tables: Vec<_> = own.into_iter().chain(more.iter().map(ElfFile::elf_symbol_table)).collect();
@@ -142,7 +143,7 @@ impl<'data> Image<'data> {
             collect_definitions(table, &mut definitions);
         }
         definitions.values_mut().for_each(drop_doubtful);
-        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes, file })
+        Ok(Self { code: executable_segments(&file)?, definitions, prefixes, file })
     }
 
     /// Targets of calls through memory that the dynamic linker fills, by address of the slot.
@@ -161,18 +162,25 @@ impl<'data> Image<'data> {
         relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?))).collect()
     }
 
-    /// Code from an address to the end of its segment; empty outside the code.
+    /// Code from an address on, as far as functions are analysed; empty outside the code.
     pub(super) fn code_from(&self, address: u64) -> &'data [u8] {
-        let segment = self.code.iter().find(|segment| segment.contains(address));
-        let rest =
-            segment.and_then(|segment| segment.bytes.get(usize::try_from(address - segment.address).ok()?..));
-        rest.unwrap_or_default()
+        self.code_within(address, MAX_FUNCTION_BYTES).unwrap_or_default()
+    }
+
+    /// Up to `length` bytes of the code at an address; `None` outside the code.
+    fn code_within(&self, address: u64, length: u64) -> Option<&'data [u8]> {
+        let segment = self.segment(address)?;
+        let offset = segment.offset_of(address);
+        self.file.data().get(offset..segment.end().min(offset.saturating_add(length)))
+    }
+
+    fn segment(&self, address: u64) -> Option<&Segment> {
+        self.code.iter().find(|segment| segment.contains(address))
     }
 
     /// File offset of the code at an address.
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
-        let segment = self.code.iter().find(|segment| segment.contains(address))?;
-        Some(segment.offset + (address - segment.address))
+        Some(self.segment(address)?.offset_of(address))
     }
 
     /// Returns true for an executable without a symbol table.
@@ -229,18 +237,18 @@ impl<'data> Image<'data> {
             elf::STT_GNU_IFUNC => return Err(MissingReason::Indirect),
             _ => return Err(MissingReason::NoFunction),
         }
-        let segment = self.code.iter().find(|segment| segment.contains(symbol.address));
-        let segment = segment.ok_or(MissingReason::OutsideCode)?;
-        let distance = symbol.address - segment.address;
-        let rest = usize::try_from(distance).ok().and_then(|distance| segment.bytes.get(distance..));
-        let rest = rest.ok_or(MissingReason::OutsideCode)?;
+        let offset = self.offset_of(symbol.address).ok_or(MissingReason::OutsideCode)?;
+        let rest = self.code_from(symbol.address);
+        if rest.is_empty() {
+            return Err(MissingReason::OutsideCode);
+        }
         let whole = match symbol.size {
             1..=MAX_FUNCTION_BYTES => usize::try_from(symbol.size).ok().and_then(|size| rest.get(..size)),
             _ => None,
         };
         let start = || rest.split_at_checked(MAX_INSTRUCTION_BYTES).map_or(rest, |(start, _)| start);
         let body = whole.map_or_else(|| Body::Start(start()), Body::Whole);
-        Ok(Function { address: symbol.address, offset: segment.offset + distance, body })
+        Ok(Function { address: symbol.address, offset, body })
     }
 
     /// The function at an address, with unknown length.
@@ -284,16 +292,21 @@ impl<'data> Image<'data> {
         })
     }
 
-    /// Read-only data, which includes the strings. Ends early where sections overlap, so that they hold more bytes than the file.
-    pub(super) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
+    /// Passes read-only data, which includes the strings, to `visit`: in pieces that overlap by `overlap` bytes, each with true if it
+    /// begins a section. Ends early where sections overlap, so that they hold more bytes than the file.
+    pub(super) fn visit_constants(&self, overlap: usize, mut visit: impl FnMut(bool, &[u8])) {
+        let data = self.file.data();
         let sections = self.file.sections().filter(|section| {
             section.kind() == SectionKind::ReadOnlyString || section.kind() == SectionKind::ReadOnlyData
         });
-        let mut room = self.file.data().len();
-        sections.filter_map(|section| section.data().ok()).map_while(move |bytes| {
-            room = room.checked_sub(bytes.len())?;
-            Some(bytes)
-        })
+        let mut room = data.length();
+        for (offset, length) in sections.filter_map(|section| section.file_range()) {
+            let Some(left) = room.checked_sub(length) else { return };
+            room = left;
+            // A section beyond the end of the file has no bytes.
+            let _ =
+                data.visit(offset..offset.saturating_add(length), overlap, |at, bytes| visit(at == 0, bytes));
+        }
     }
 
     /// Returns true if the file is always loaded at the addresses in its headers.
@@ -301,15 +314,38 @@ impl<'data> Image<'data> {
         self.file.elf_header().e_type.get(LittleEndian) == elf::ET_EXEC
     }
 
-    /// Address and bytes of each executable segment.
+    /// Address and bytes of each executable segment. Programs can have hundreds of megabytes: see [`Self::visit_code`].
     pub(super) fn code(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
-        self.code.iter().map(|segment| (segment.address, segment.bytes))
+        let data = self.file.data();
+        let bytes = move |segment: &Segment| data.get(segment.offset..segment.end()).unwrap_or_default();
+        self.code.iter().map(move |segment| (segment.address, bytes(segment)))
+    }
+
+    /// Passes all code to `visit`, in pieces with their addresses. Each instruction is whole in one of them. Returns false if the
+    /// file cannot be read.
+    #[must_use]
+    pub(super) fn visit_code(&self, mut visit: impl FnMut(u64, &[u8])) -> bool {
+        let data = self.file.data();
+        self.code.iter().all(|segment| {
+            let visit = |at, bytes: &[u8]| visit(segment.address.wrapping_add(at), bytes);
+            data.visit(segment.offset..segment.end(), MAX_INSTRUCTION_BYTES, visit)
+        })
     }
 }
 
-impl Segment<'_> {
+impl Segment {
     fn contains(&self, address: u64) -> bool {
-        address.checked_sub(self.address).is_some_and(|distance| distance < self.bytes.len() as u64)
+        address.checked_sub(self.address).is_some_and(|distance| distance < self.length)
+    }
+
+    /// File offset of an address of the segment.
+    const fn offset_of(&self, address: u64) -> u64 {
+        self.offset + (address - self.address)
+    }
+
+    /// File offset of its end.
+    const fn end(&self) -> u64 {
+        self.offset + self.length
     }
 }
 
@@ -368,21 +404,20 @@ fn without_version(name: &[u8]) -> &[u8] {
     name.split(|&byte| byte == b'@').next().unwrap_or(name)
 }
 
-fn executable_segments<'data>(file: &Elf<'data>, data: &'data [u8]) -> Result<Vec<Segment<'data>>, Error> {
+fn executable_segments(file: &Elf<'_>) -> Result<Vec<Segment>, Error> {
     let segments = file.elf_program_headers().iter().filter(|header| {
         header.p_type(LittleEndian) == elf::PT_LOAD && header.p_flags(LittleEndian).contains(elf::PF_X)
     });
-    let mut room = data.len();
+    let end = file.data().length();
+    let mut room = end;
     segments
         .map(|header| {
+            let (offset, length) = header.file_range(LittleEndian);
             // A segment beyond the end of the file contains no code; the others remain usable.
-            let bytes = header.data(LittleEndian, data).unwrap_or_default();
-            room = room.checked_sub(bytes.len()).ok_or(Error::OverlappingCode)?;
-            Ok(Segment {
-                address: header.p_vaddr(LittleEndian),
-                offset: header.p_offset(LittleEndian),
-                bytes,
-            })
+            let is_there = offset.checked_add(length).is_some_and(|of_segment| of_segment <= end);
+            let (offset, length) = if is_there { (offset, length) } else { (0, 0) };
+            room = room.checked_sub(length).ok_or(Error::OverlappingCode)?;
+            Ok(Segment { address: header.p_vaddr(LittleEndian), offset, length })
         })
         .collect()
 }

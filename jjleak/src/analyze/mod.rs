@@ -32,6 +32,7 @@ pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
 pub use history::{Histories, History, Pace, call_sites};
 pub use rise::{RISE_POINTS, Rise, rise};
+pub use site::call_site;
 
 /// Sort key for stacks, largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use smallvec::SmallVec;
+
 use crate::profile::{Frame, FrameKind, SharedFrame};
 
 /// Frames that identify a call site, from the caller on. Deeper frames vary with a server's requests: a leak
@@ -150,16 +152,25 @@ fn is_of_c_library(frame: &Frame) -> bool {
     C_LIBRARY.iter().any(|beginning| file.starts_with(beginning))
 }
 
+/// Identity of the call site of a stack.
+#[must_use]
+pub fn call_site(frames: &[SharedFrame]) -> u64 {
+    identity(frames, caller(frames))
+}
+
 /// The call site's identity: the caller, its line, and the functions that lead to it. Recursion counts once;
 /// parts of names that vary between runs do not count.
 pub(super) fn identity(frames: &[SharedFrame], caller: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(IDENTIFYING_FRAMES);
+    // Recursion repeats frames, which are shared.
+    let mut repeated: SmallVec<[*const Frame; IDENTIFYING_FRAMES]> = SmallVec::new();
     for (index, frame) in frames.iter().enumerate().skip(caller) {
         // A call site is the same on all threads.
-        if frame.kind == FrameKind::Thread {
+        if frame.kind == FrameKind::Thread || repeated.contains(&SharedFrame::as_ptr(frame)) {
             continue;
         }
+        repeated.push(SharedFrame::as_ptr(frame));
         if index == caller {
             frame.file.hash(&mut hasher);
             frame.line.hash(&mut hasher);

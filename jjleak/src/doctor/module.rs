@@ -6,6 +6,7 @@ use jjleak_common::unwind::RowKind;
 
 use super::symbols::Symbols;
 use crate::allocators::{Hints, ProfiledAllocator, Unfollowed, find_sites};
+use crate::file_content::{Content, LazyFile};
 use crate::processes::Module;
 use crate::unwind::{self, Verification};
 
@@ -45,27 +46,28 @@ pub enum Unwinding {
 impl Examined {
     /// `addends` are those of all mappings of its code, see [`VerifiedRows::parts`]; `None` if one is uncertain.
     pub(super) fn new(module: &Module, addends: &[Option<u64>]) -> Self {
-        let elf = module.read();
-        let unwinding = match &elf {
-            Ok(elf) => unwinding(elf, addends),
+        let file = module.content();
+        let elf = file.as_ref().map_or(Content::Memory(&[]), Content::from);
+        let unwinding = match &file {
+            Ok(_) => unwinding(elf, addends),
             Err(error) => Unwinding::FramePointers(format!("cannot read it: {error}")),
         };
-        let elf = elf.unwrap_or_default();
-        let debug_file = module.read_debug_file(&elf);
-        let debug_file = debug_file.as_deref();
-        let found = find_sites(&elf, Hints { debug_file, ..Hints::default() }).unwrap_or_default();
+        let debug_file = module.find_debug_file(elf);
+        let debug_file = debug_file.as_ref().and_then(|file| LazyFile::new(file).ok());
+        let debug_file = debug_file.as_ref().map(Content::from);
+        let found = find_sites(elf, Hints { debug_file, ..Hints::default() }).unwrap_or_default();
         Self {
             path: module.path.clone(),
             build_id: module.build_id().to_owned(),
             unwinding,
-            symbols: Symbols::of(&elf, debug_file),
+            symbols: Symbols::of(elf, debug_file),
             unfollowed: found.unfollowed,
             allocators: found.profiled,
         }
     }
 }
 
-fn unwinding(elf: &[u8], addends: &[Option<u64>]) -> Unwinding {
+fn unwinding(elf: Content<'_>, addends: &[Option<u64>]) -> Unwinding {
     let verified = match unwind::verified(elf) {
         Ok(verified) => verified,
         Err(error) => return Unwinding::FramePointers(error.to_string()),

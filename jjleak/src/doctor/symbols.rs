@@ -2,6 +2,8 @@
 
 use object::{Object, ObjectSection};
 
+use crate::file_content::Content;
+
 /// Available names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
@@ -23,7 +25,7 @@ pub struct DebugFile {
 }
 
 impl Symbols {
-    pub(super) fn of(elf: &[u8], debug_file: Option<&[u8]>) -> Self {
+    pub(super) fn of(elf: Content<'_>, debug_file: Option<Content<'_>>) -> Self {
         let Ok(file) = object::File::parse(elf) else { return Self::default() };
         Self {
             all: file.symbol_table().is_some(),
@@ -47,13 +49,13 @@ impl Symbols {
 }
 
 impl DebugFile {
-    fn of(elf: Option<&[u8]>) -> Option<Self> {
+    fn of(elf: Option<Content<'_>>) -> Option<Self> {
         let file = object::File::parse(elf?).ok()?;
         Some(Self { lines: has_lines(&file) })
     }
 }
 
-fn has_lines(file: &object::File<'_>) -> bool {
+fn has_lines<'data>(file: &object::File<'data, Content<'data>>) -> bool {
     let is_there = |name| file.section_by_name(name).is_some_and(|section| section.size() > 0);
     is_there(".debug_info") || is_there(".zdebug_info")
 }
@@ -65,22 +67,23 @@ mod tests {
     #[test]
     fn this_program_has_names_and_lines() {
         let exe = std::env::current_exe().unwrap();
-        let symbols = Symbols::of(&std::fs::read(&exe).unwrap(), None);
+        let symbols = Symbols::of((&std::fs::read(&exe).unwrap()).into(), None);
         assert!(symbols.all && symbols.lines && symbols.are_all() && symbols.have_lines());
     }
 
     #[test]
     fn what_was_taken_out_is_in_the_debug_file() {
         let exe = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let symbols = Symbols { exported: true, debug_file: DebugFile::of(Some(&exe)), ..Symbols::default() };
+        let symbols =
+            Symbols { exported: true, debug_file: DebugFile::of(Some((&exe).into())), ..Symbols::default() };
         assert_eq!(symbols.debug_file, Some(DebugFile { lines: true }));
         assert!(symbols.are_all() && symbols.have_lines());
         assert_eq!(DebugFile::of(None), None);
-        assert_eq!(DebugFile::of(Some(b"none")), None);
+        assert_eq!(DebugFile::of(Some(b"none".into())), None);
     }
 
     #[test]
     fn what_is_no_elf_file_has_no_names() {
-        assert_eq!(Symbols::of(b"#!/bin/sh", None), Symbols::default());
+        assert_eq!(Symbols::of(b"#!/bin/sh".into(), None), Symbols::default());
     }
 }

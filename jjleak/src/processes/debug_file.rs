@@ -3,7 +3,6 @@
 //! The search order is that of debuggers (GDB manual, "Debugging Information in Separate Files"), in the root of the process.
 
 use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use object::Object;
@@ -11,32 +10,29 @@ use object::Object;
 use super::headers::Headers;
 use super::module::MAX_FILE_BYTES;
 use super::{Pid, Root};
+use crate::file_content::{Content, LazyFile};
 
 /// Folder in which distributions install debug files.
 const FOLDER: &str = "/usr/lib/debug";
 
-/// Reads the debug file that matches a mapped file with this path, build ID and content.
-pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<Vec<u8>> {
+/// Opens the debug file that matches a mapped file with this path, build ID and content.
+pub(super) fn find(pid: Pid, path: &Path, build_id: &str, elf: Content<'_>) -> Option<File> {
     let root = Root::of(pid).ok()?;
     let by_build_id = by_build_id(build_id).and_then(|file| matching(&root, &file, build_id));
     by_build_id.or_else(|| {
         let (name, sum) = link(elf)?;
-        by_link(path, &name).into_iter().find_map(|file| {
-            let bytes = matching(&root, &file, build_id)?;
-            (crc32fast::hash(&bytes) == sum).then_some(bytes)
-        })
+        let has_sum = |file: &File| checksum(file).is_some_and(|found| found == sum);
+        by_link(path, &name).into_iter().find_map(|file| matching(&root, &file, build_id).filter(has_sum))
     })
 }
 
 /// Opens the debug file of a build ID, at the path that debuggers use, if it is not too large to read.
 pub(super) fn open(pid: Pid, build_id: &str) -> Option<File> {
-    let file = Root::of(pid).ok()?.open(&by_build_id(build_id)?).ok()?;
-    file.metadata().ok().filter(|about| about.len() <= MAX_FILE_BYTES)?;
-    (Headers::read(&file).build_id == build_id).then_some(file)
+    matching(&Root::of(pid).ok()?, &by_build_id(build_id)?, build_id)
 }
 
 /// Name and checksum of the debug file, from the file's `.gnu_debuglink` section.
-fn link(elf: &[u8]) -> Option<(String, u32)> {
+fn link(elf: Content<'_>) -> Option<(String, u32)> {
     let file = object::File::parse(elf).ok()?;
     let (name, sum) = file.gnu_debuglink().ok()??;
     let name = str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('/'))?;
@@ -57,22 +53,19 @@ fn by_link(path: &Path, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Content of a file in the root, if its build ID matches.
-fn matching(root: &Root, path: &Path, build_id: &str) -> Option<Vec<u8>> {
+/// A file in the root, if it is not too large to read and its build ID matches.
+fn matching(root: &Root, path: &Path, build_id: &str) -> Option<File> {
     let file = root.open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if metadata.len() > MAX_FILE_BYTES || Headers::read(&file).build_id != build_id {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    let mut file = rewound(file).ok()?;
-    file.by_ref().take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    let is_small = file.metadata().ok()?.len() <= MAX_FILE_BYTES;
+    (is_small && Headers::read(&file).build_id == build_id).then_some(file)
 }
 
-fn rewound(mut file: File) -> io::Result<File> {
-    io::Seek::rewind(&mut file)?;
-    Ok(file)
+/// Checksum of a file's content, as in `.gnu_debuglink`.
+fn checksum(file: &File) -> Option<u32> {
+    let content = LazyFile::new(file).ok()?;
+    let content = Content::from(&content);
+    let mut sum = crc32fast::Hasher::new();
+    content.visit(0..content.length(), 0, |_, bytes| sum.update(bytes)).then(|| sum.finalize())
 }
 
 #[cfg(test)]

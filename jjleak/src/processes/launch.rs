@@ -16,6 +16,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid as RawPid;
 use object::{Object, ObjectSymbol, ReadCache};
 
+use super::descriptors::restore_descriptor_limit;
 use super::{Error, Mapping, Pid};
 
 /// Keys of the auxiliary vector (linux/auxvec.h): base address of the loader, and entry point of the executable.
@@ -73,10 +74,11 @@ impl Launch {
         if streams == Streams::Silent {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         }
-        // SAFETY: both calls are async-signal-safe system calls.
+        // SAFETY: these are async-signal-safe system calls.
         unsafe {
             command.pre_exec(|| {
                 SigSet::empty().thread_set_mask()?;
+                restore_descriptor_limit()?;
                 ptrace::traceme().map_err(Into::into)
             });
         }

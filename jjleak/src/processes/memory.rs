@@ -21,11 +21,20 @@ impl MemoryLimit {
     /// nothing can be read, such as after the end of the process.
     #[must_use]
     pub fn of(pid: Pid) -> Option<Self> {
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| of_machine(&meminfo));
-        let limits = hierarchies(&cgroups).flat_map(|(root, path)| of_cgroups(&root, &path)).chain(machine);
-        limits.min_by_key(|limit| limit.available)
+        limits(pid).into_iter().min_by_key(|limit| limit.available)
     }
+
+    /// The lowest limit in bytes: of the process's control group, of an ancestor, or of the machine. `None` if nothing can be read.
+    #[must_use]
+    pub fn lowest(pid: Pid) -> Option<u64> {
+        limits(pid).into_iter().map(|limit| limit.limit).min()
+    }
+}
+
+fn limits(pid: Pid) -> Vec<MemoryLimit> {
+    let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return Vec::new() };
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| of_machine(&meminfo));
+    hierarchies(&cgroups).flat_map(|(root, path)| of_cgroups(&root, &path)).chain(machine).collect()
 }
 
 /// Mount point and path of each control group that can limit memory. Lines are `hierarchy:controllers:path` (cgroups(7)).

@@ -5,6 +5,7 @@
 
 mod cpu;
 mod debug_file;
+mod descriptors;
 mod error;
 mod exit;
 mod exports;
@@ -29,6 +30,7 @@ mod threads;
 mod width;
 
 pub use cpu::cpu_time;
+pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
 pub use exit::ExitWatch;
 pub use identity::{Credentials, Pid, Process};

@@ -9,11 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use object::ReadCache;
-
 use super::headers::Headers;
 use super::layout::{FileParts, Part};
 use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
+use crate::file_content::{Content, LazyFile};
 
 /// Maximum size of a file that is read into memory. Builds of browsers and compilers with full debug information come close; a
 /// hostile target can map a file of any apparent size.
@@ -91,17 +90,17 @@ impl Module {
         *self.exported.borrow_mut().entry(name).or_insert_with(read)
     }
 
-    /// Reads the separate debug file that matches this file, whose bytes are `elf`.
+    /// Opens the separate debug file that matches this file with this content.
     #[must_use]
-    pub fn read_debug_file(&self, elf: &[u8]) -> Option<Vec<u8>> {
-        debug_file::read(self.mapped_by, &self.path, self.build_id(), elf)
+    pub fn find_debug_file(&self, elf: Content<'_>) -> Option<File> {
+        debug_file::find(self.mapped_by, &self.path, self.build_id(), elf)
     }
 
-    /// Reads the file. It is not mapped, because truncation of a mapped file would kill jjleak.
+    /// Reads the whole file.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut file = self.bounded()?;
         file.rewind()?;
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or_default());
         // The file may grow while it is read.
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -125,9 +124,9 @@ impl Module {
         debug_file::open(self.mapped_by, self.build_id())
     }
 
-    /// Reader for callers that need a small part of the file: each part is read on demand and cached.
-    pub fn parts(&self) -> io::Result<ReadCache<&File>> {
-        Ok(ReadCache::new(self.bounded()?))
+    /// The content of the file, read when it is needed.
+    pub fn content(&self) -> io::Result<LazyFile<'_>> {
+        LazyFile::new(self.bounded()?)
     }
 
     /// The open file, if it is not too large to read; the target controls its content.

@@ -19,7 +19,7 @@ use crate::fast_map::{FastMap, fast_map};
 pub struct ModuleId(pub(super) usize);
 
 /// An address of a process, resolved to a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Located {
     /// The file.
     pub module: ModuleId,

@@ -15,6 +15,7 @@ use object::read::elf::{Dyn, FileHeader};
 use object::{Endianness, ReadRef};
 
 use super::{Module, ModuleFiles, ModuleTable, Pid};
+use crate::file_content::Content;
 
 /// Maximum number of expected files, each an open file (the default limit is 1,024). A JDK has 40 libraries, and Emacs maps
 /// 140 files of compiled Lisp.
@@ -197,7 +198,11 @@ fn is_library(path: &Path) -> bool {
 
 pub(super) fn dynamic_of(module: &Module) -> Dynamic {
     let origin = module.path.parent().unwrap_or(Path::new("/"));
-    module.parts().ok().and_then(|parts| read_dynamic(&parts, origin)).unwrap_or_default()
+    module
+        .content()
+        .ok()
+        .and_then(|content| read_dynamic(Content::from(&content), origin))
+        .unwrap_or_default()
 }
 
 /// Reads the dynamic section of a file in the folder `origin`.

@@ -11,21 +11,23 @@ use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, T
 use crate::snapshot::{self, Cohorts, NamedStack, Snapshot, StackUse};
 
 impl Profile {
-    /// Builds the profile of a snapshot. `name` returns the stack in a row of the kernel's table.
+    /// Builds the profile of a snapshot. `name` returns the stack in a row of the kernel's table, with this hash.
     pub fn build(
         snapshot: Snapshot,
         process: ProcessInfo,
         span: (Timestamp, Timestamp),
         coverage: Coverage,
-        mut name: impl FnMut(u32) -> NamedStack,
+        mut name: impl FnMut(u32, u64) -> NamedStack,
     ) -> Self {
         let mut coverage = coverage;
         if let (Some(windows), Some((objects, bytes))) = (&mut coverage.windows, snapshot.live_variance) {
             windows.live_error = Totals { bytes: standard_error(bytes), objects: standard_error(objects) };
         }
         let taken_ns = snapshot.taken_ns;
-        let stacks =
-            snapshot.stacks.into_iter().map(|(row, used)| stack(taken_ns, used, coverage, name(row)));
+        let stacks = snapshot.stacks.into_iter().map(|(row, used)| {
+            let named = name(row, used.hash);
+            stack(taken_ns, used, coverage, named)
+        });
         let stacks = stacks.collect();
         Self {
             started_at: span.0,
@@ -47,6 +49,16 @@ impl Profile {
             unjudged_sites: 0,
             cost: None,
         }
+    }
+
+    /// Makes room for so many more stacks, and no more than that.
+    pub fn reserve(&mut self, stacks: usize) {
+        self.stacks.reserve_exact(stacks);
+    }
+
+    /// Adds a stack without live blocks.
+    pub fn add(&mut self, used: StackUse, named: NamedStack) {
+        self.stacks.push(stack(0, used, self.coverage, named));
     }
 }
 
@@ -148,8 +160,9 @@ mod tests {
         };
         let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
         let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
-        let profile =
-            Profile::build(snapshot.clone(), process.clone(), span, Coverage::default(), |_| named.clone());
+        let profile = Profile::build(snapshot.clone(), process.clone(), span, Coverage::default(), |_, _| {
+            named.clone()
+        });
         let stack = &profile.stacks[0];
         assert_eq!(
             stack.ages,
@@ -160,7 +173,7 @@ mod tests {
         assert_eq!(stack.blocks, [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]);
         assert_eq!((stack.live_error, profile.live_error()), (None, None));
         let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };
-        let estimate = Profile::build(snapshot, process, span, sampled, |_| named.clone());
+        let estimate = Profile::build(snapshot, process, span, sampled, |_, _| named.clone());
         assert_eq!(estimate.live_error(), Some(Totals { bytes: 3, objects: 0 }));
         assert_eq!((profile.unknown_frees, profile.lost["missed_free"]), (4, 1));
         assert_eq!(profile.lost["live_table_full"], 0);

@@ -5,6 +5,7 @@
 //! stack is first seen and then kept, so that they outlive the process and the mapping.
 
 mod demangle;
+mod evicted;
 mod frame_set;
 mod java;
 mod jit;
@@ -20,8 +21,9 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use crate::processes::{Module, ModuleTable};
 use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
-use native::NativeSymbols;
+use native::{KnownSteps, NativeSymbols};
 
+pub use evicted::{Evicted, EvictedStacks, SummedUp};
 pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 
@@ -77,46 +79,61 @@ impl StackNames {
         self.known(row).is_some()
     }
 
-    /// The stack in a row of the kernel's table, read by `read` and symbolized on first use. A stack that cannot be read
-    /// (missing, or being written) has no frames and is read again next time.
-    pub fn name(
-        &mut self,
-        row: u32,
-        modules: &ModuleTable,
-        read: impl FnOnce() -> Option<RawStack>,
-    ) -> NamedStack {
-        if let Some(known) = self.known(row) {
-            return known.clone();
-        }
-        let Some(raw) = read() else { return NamedStack::lost() };
-        let generated = self.generated.remove(&row).unwrap_or_default();
-        let frames = self.native.frames(&raw, modules, &generated, &mut self.distinct).into();
-        let named = NamedStack { status: raw.status, frames };
-        let index = row as usize;
-        if index >= self.known.len() {
-            self.known.resize(index + 1, None);
-        }
-        self.known[index] = Some(named.clone());
-        named
+    /// Symbolizes stacks of a process with these modules.
+    pub fn of_process<'names>(&'names mut self, modules: &'names ModuleTable) -> ProcessNames<'names> {
+        ProcessNames { names: self, modules, steps: KnownSteps::default() }
     }
 
     fn known(&self, row: u32) -> Option<&NamedStack> {
         self.known.get(row as usize)?.as_ref()
     }
 
-    /// Removes rows that are free for other stacks.
+    /// Removes rows that are free for other stacks, and what only their stacks had.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
         if rows.is_empty() {
             return;
         }
+        self.forget_rows(rows);
+        self.native.forget_stacks();
+        self.distinct.forget_unused();
+    }
+
+    /// Removes rows that are free for other stacks.
+    pub fn forget_rows(&mut self, rows: &BTreeSet<u32>) {
         for row in rows {
             if let Some(known) = self.known.get_mut(*row as usize) {
                 *known = None;
             }
+            self.generated.remove(row);
         }
-        self.generated.retain(|row, _| !rows.contains(row));
-        self.native.forget_stacks();
-        self.distinct.forget_unused();
+    }
+}
+
+/// Symbolizes the stacks of one process.
+pub struct ProcessNames<'names> {
+    names: &'names mut StackNames,
+    modules: &'names ModuleTable,
+    steps: KnownSteps,
+}
+
+impl ProcessNames<'_> {
+    /// The stack in a row of the kernel's table, read by `read` and symbolized on first use. A stack that cannot be read
+    /// (missing, or being written) has no frames and is read again next time.
+    pub fn name(&mut self, row: u32, read: impl FnOnce() -> Option<RawStack>) -> NamedStack {
+        let Self { names, modules, steps } = self;
+        if let Some(known) = names.known(row) {
+            return known.clone();
+        }
+        let Some(raw) = read() else { return NamedStack::lost() };
+        let generated = names.generated.remove(&row).unwrap_or_default();
+        let frames = names.native.frames(&raw, modules, &generated, steps, &mut names.distinct).into();
+        let named = NamedStack { status: raw.status, frames };
+        let index = row as usize;
+        if index >= names.known.len() {
+            names.known.resize(index + 1, None);
+        }
+        names.known[index] = Some(named.clone());
+        named
     }
 }
 

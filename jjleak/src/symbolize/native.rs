@@ -7,11 +7,14 @@ use std::sync::Arc;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
+use jjleak_common::unwind::{MAX_FOUND, layer};
 
 use super::demangle::demangled;
 use super::frame_set::FrameSet;
 use super::tail_calls::{Call, TailCalls};
 use super::{GeneratedFrames, signal};
+use crate::fast_map::FastMap;
+use crate::file_content::Content;
 use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::snapshot::{Frame, FrameKind, RawStack, SharedFrame};
@@ -20,9 +23,9 @@ use crate::unwind::GoNames;
 /// Looks up native frames and caches each code location.
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
-    known: HashMap<Place, Known>,
+    known: FastMap<Place, Known>,
     /// Frames in stacks.
-    shared: HashMap<InProcess, Rc<[SharedFrame]>>,
+    shared: FastMap<InProcess, Rc<[SharedFrame]>>,
     /// Frames without names, for mapped code that is in no segment of its file.
     unlocated: HashMap<FileVersion, Known>,
     tail_calls: TailCalls,
@@ -52,6 +55,25 @@ struct InProcess {
     by_frame_pointer: bool,
 }
 
+/// What the frames of a word of a stack depend on, besides the word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct State {
+    /// True if the word is the address of an executing instruction.
+    is_interrupted: bool,
+    /// The function that runs, by the previous word, and whether that was the address of an executing instruction.
+    callee: Option<(Located, bool)>,
+}
+
+/// Result for a word of a stack.
+struct Step {
+    frames: Vec<SharedFrame>,
+    next: State,
+}
+
+/// Results that hold for all stacks of one process while its modules stay the same.
+#[derive(Default)]
+pub(super) struct KnownSteps(FastMap<(StackFrame, State), Step>);
+
 /// Symbols of a location.
 #[derive(Default)]
 struct Known {
@@ -69,8 +91,8 @@ impl Default for NativeSymbols {
         let symbolizer = Symbolizer::builder().enable_demangling(false).build();
         Self {
             symbolizer,
-            known: HashMap::new(),
-            shared: HashMap::new(),
+            known: FastMap::default(),
+            shared: FastMap::default(),
             unlocated: HashMap::new(),
             tail_calls: TailCalls::default(),
             jumps: HashMap::new(),
@@ -89,51 +111,72 @@ impl NativeSymbols {
         self.known.insert(place, Known { frames: vec![frame], ..Known::default() });
     }
 
-    /// Frames of a stack, from `distinct`. The first address, and any interrupted by a signal, is an executing instruction; the others are return
-    /// addresses, so the call is found one byte before.
+    /// Frames of a stack, from `distinct`. The first address, and any interrupted by a signal, is an executing instruction; the others
+    /// are return addresses, so the call is found one byte before. `known` has what other stacks of the process have in common.
     pub(super) fn frames(
         &mut self,
         stack: &RawStack,
         modules: &ModuleTable,
         generated: &GeneratedFrames,
+        known: &mut KnownSteps,
         distinct: &mut FrameSet,
     ) -> Vec<SharedFrame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
-        let mut is_interrupted = true;
-        // The previous frame: the function that runs, and whether the frame is an executing instruction.
-        let mut callee: Option<(Located, bool)> = None;
+        let mut state = State { is_interrupted: true, callee: None };
         for frame in &stack.frames {
-            let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
-            let looked_up = address.saturating_sub(u64::from(!is_interrupted));
-            // Generated code can be in a file, such as a memfd.
-            let found = modules
-                .find_frame(looked_up, frame.layer(), &stack.found)
-                .filter(|_| !generated.contains_key(&frame.however_found()));
-            if let Some(place) = found {
-                // After a frame pointer, other frames may be missing in between.
-                if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
-                    let restored = self.restored(modules, place, address, callee);
-                    frames.extend(restored.into_iter().map(|frame| distinct.share(frame)));
-                }
-                let is_executing = is_interrupted;
-                let module = modules.get(place.module);
-                let at = InProcess {
-                    place: Place { file: module.version, offset: place.offset, is_executing },
-                    in_file: place.address,
-                    address,
-                    by_frame_pointer,
-                };
-                let located = self.shared(module, at, distinct);
-                is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
-                callee = Some((place, is_executing)).filter(|_| !is_interrupted);
-                frames.extend_from_slice(located);
+            let mut step = || self.step(*frame, state, &stack.found, modules, generated, distinct);
+            // Other words mean something else in another stack.
+            if generated.is_empty() && frame.layer() < layer::FOUND {
+                let step = known.0.entry((*frame, state)).or_insert_with(step);
+                frames.extend_from_slice(&step.frames);
+                state = step.next;
             } else {
-                is_interrupted = false;
-                callee = None;
-                frames.extend(generated_frames(*frame, generated, distinct));
+                let step = step();
+                frames.extend(step.frames);
+                state = step.next;
             }
         }
         frames
+    }
+
+    /// Frames of a word of a stack.
+    fn step(
+        &mut self,
+        frame: StackFrame,
+        State { is_interrupted, callee }: State,
+        found: &[u64; MAX_FOUND],
+        modules: &ModuleTable,
+        generated: &GeneratedFrames,
+        distinct: &mut FrameSet,
+    ) -> Step {
+        let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
+        let looked_up = address.saturating_sub(u64::from(!is_interrupted));
+        // Generated code can be in a file, such as a memfd.
+        let found = modules
+            .find_frame(looked_up, frame.layer(), found)
+            .filter(|_| !generated.contains_key(&frame.however_found()));
+        let Some(place) = found else {
+            let frames = generated_frames(frame, generated, distinct);
+            return Step { frames, next: State { is_interrupted: false, callee: None } };
+        };
+        let mut frames = Vec::new();
+        // After a frame pointer, other frames may be missing in between.
+        if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
+            let restored = self.restored(modules, place, address, callee);
+            frames.extend(restored.into_iter().map(|frame| distinct.share(frame)));
+        }
+        let module = modules.get(place.module);
+        let at = InProcess {
+            place: Place { file: module.version, offset: place.offset, is_executing: is_interrupted },
+            in_file: place.address,
+            address,
+            by_frame_pointer,
+        };
+        let located = self.shared(module, at, distinct);
+        frames.extend_from_slice(located);
+        let is_signal = located.iter().any(|frame| frame.kind == FrameKind::Signal);
+        let callee = (!is_signal).then_some((place, is_interrupted));
+        Step { frames, next: State { is_interrupted: is_signal, callee } }
     }
 
     /// Frames removed by tail calls between a call, which ends after `place` and returns to `address`, and the function that
@@ -255,7 +298,8 @@ fn frame_in(module: &Module) -> Frame {
 
 /// The Go function at an address; empty if unknown.
 fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, address: u64) -> String {
-    let names = known.entry(module.version).or_insert_with(|| GoNames::read(&module.parts().ok()?));
+    let names =
+        known.entry(module.version).or_insert_with(|| GoNames::read(Content::from(&module.content().ok()?)));
     let name = names.as_ref().and_then(|names| names.at(address));
     name.unwrap_or_default().to_owned()
 }

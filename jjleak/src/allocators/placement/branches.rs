@@ -1,6 +1,6 @@
 //! Branches into a function past its first instruction.
 //!
-//! Both functions here measure the *sealed prefix* of a function: the number of its first bytes that control reaches only from
+//! Both parts measure the *sealed prefix* of a function: the number of its first bytes that control reaches only from
 //! the entry, without a jump. Every call passes a probe site in the sealed prefix exactly once, and nothing else does. A branch
 //! back to the entry itself does not break the seal: it passes entry and site equally often, which makes the site equivalent to
 //! the entry.
@@ -44,36 +44,43 @@ fn target_of(instruction: &Instruction) -> Target {
     }
 }
 
-/// Length of the prefix of each function (a range of addresses) that no branch from the rest of the file's code enters, such as
-/// one from the cold parts that compilers split off.
+/// The prefixes of functions that no branch from the rest of the file's code enters, such as one from the cold parts that compilers
+/// split off.
 ///
 /// Stripped files do not show where instructions begin. Therefore every byte is treated as a possible beginning: anything that
 /// could be a `jmp`, `jcc` or `call` with a 32-bit displacement counts. False matches cost speed, never correctness. Cold parts
 /// are in another section, out of range of 8-bit displacements.
-pub(in crate::allocators) fn sealed_against<'data>(
-    code: impl IntoIterator<Item = (u64, &'data [u8])>,
-    functions: &[Range<u64>],
-) -> Vec<u64> {
-    let mut sealed: Vec<u64> = functions.iter().map(|function| function.end - function.start).collect();
-    if functions.is_empty() {
-        // Most files contain no allocator, and some of them much code.
-        return sealed;
+pub(in crate::allocators) struct Sealed<'a> {
+    /// Their addresses.
+    functions: &'a [Range<u64>],
+    /// From the lowest to the highest.
+    around: Range<u64>,
+    /// Length of each prefix.
+    pub(in crate::allocators) lengths: Vec<u64>,
+}
+
+impl<'a> Sealed<'a> {
+    /// The whole functions.
+    pub(in crate::allocators) fn new(functions: &'a [Range<u64>]) -> Self {
+        let lowest = functions.iter().map(|function| function.start).min().unwrap_or_default();
+        let highest = functions.iter().map(|function| function.end).max().unwrap_or_default();
+        let lengths = functions.iter().map(|function| function.end - function.start).collect();
+        Self { functions, around: lowest..highest, lengths }
     }
-    let lowest = functions.iter().map(|function| function.start).min().unwrap_or_default();
-    let highest = functions.iter().map(|function| function.end).max().unwrap_or_default();
-    for (address, bytes) in code {
-        for (position, target) in far_targets(address, bytes) {
-            if !(lowest..highest).contains(&target) {
+
+    /// Restricts the prefixes to what the branches in this code do not enter.
+    pub(in crate::allocators) fn restrict(&mut self, address: u64, code: &[u8]) {
+        for (position, target) in far_targets(address, code) {
+            if !self.around.contains(&target) {
                 continue;
             }
-            for (function, sealed) in functions.iter().zip(&mut sealed) {
+            for (function, length) in self.functions.iter().zip(&mut self.lengths) {
                 if !function.contains(&position) && target > function.start {
-                    *sealed = (*sealed).min(target - function.start);
+                    *length = (*length).min(target - function.start);
                 }
             }
         }
     }
-    sealed
 }
 
 /// Address and target of everything that could be a branch with a 32-bit displacement.
@@ -95,6 +102,13 @@ fn far_targets(address: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
 mod tests {
     use super::*;
 
+    /// Sealed prefixes of functions, with code at 0x1000.
+    fn sealed(code: &[u8], functions: &[Range<u64>]) -> Vec<u64> {
+        let mut sealed = Sealed::new(functions);
+        sealed.restrict(0x1000, code);
+        sealed.lengths
+    }
+
     #[test]
     fn a_jump_from_a_cold_part_breaks_the_seal_at_its_target() {
         // 0x1000: call 0x2000 (outside the function); 0x1005..0x1020: the function; 0x1020: jmp 0x1008
@@ -102,9 +116,7 @@ mod tests {
         code[..5].copy_from_slice(&[0xe8, 0xfb, 0x0f, 0x00, 0x00]);
         code[0x20..0x25].copy_from_slice(&[0xe9, 0xe3, 0xff, 0xff, 0xff]);
 
-        let sealed = sealed_against([(0x1000, &code[..])], &[0x1005..0x1020, 0x1010..0x1020]);
-
-        assert_eq!(sealed, [3, 0x10]);
+        assert_eq!(sealed(&code, &[0x1005..0x1020, 0x1010..0x1020]), [3, 0x10]);
     }
 
     /// Addresses of the function in tests with only one.
@@ -115,11 +127,11 @@ mod tests {
         // 0x1000: jne 0x1010
         let code = [0x0f, 0x85, 0x0a, 0x00, 0x00, 0x00];
 
-        assert_eq!(sealed_against([(0x1000, &code[..])], &[FUNCTION]), [8]);
+        assert_eq!(sealed(&code, &[FUNCTION]), [8]);
     }
 
     #[test]
     fn a_branch_cut_off_by_the_end_of_the_code_is_none() {
-        assert_eq!(sealed_against([(0x1000, &[0xe9, 0x0d][..])], &[FUNCTION]), [8]);
+        assert_eq!(sealed(&[0xe9, 0x0d], &[FUNCTION]), [8]);
     }
 }

@@ -13,7 +13,7 @@ mod branches;
 mod emulation;
 mod frame;
 
-pub(super) use branches::sealed_against;
+pub(super) use branches::Sealed;
 pub(super) use emulation::stepping;
 
 use self::{branches::sealed_within, frame::Frame};

@@ -14,6 +14,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::file_content::Content;
 use crate::processes::{FileVersion, Module};
 use chain::{Callee, Function, Functions, TailCall, Target};
 use code::Jump;
@@ -99,7 +100,13 @@ impl KnownFile {
     }
 
     fn linkage(&mut self, module: &Module) -> &Linkage {
-        let read = || module.parts().ok().and_then(|parts| Linkage::read(&parts)).unwrap_or_default();
+        let read = || {
+            module
+                .content()
+                .ok()
+                .and_then(|content| Linkage::read(Content::from(&content)))
+                .unwrap_or_default()
+        };
         self.linkage.get_or_insert_with(read)
     }
 }
