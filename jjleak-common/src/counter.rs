@@ -36,8 +36,10 @@ counters! {
     LiveTableFull = "live_table_full", Loss;
     /// Bytes of the allocations that were not recorded because the live table was full.
     LiveTableFullBytes = "live_table_full_bytes", Loss;
-    /// An allocation was recorded without its stack because the stack table was full; its bytes are counted under no stack.
+    /// An allocation was recorded without its stack because the stack table was full, or the process's half of it; its bytes are counted under no stack.
     StackTableFull = "stack_table_full", Loss;
+    /// A stack without live blocks was added up with others as [other stacks], because a million others had allocated more; the totals are exact.
+    StackSummedUp = "stack_summed_up", Note;
     /// A new stack was recorded without its frames because the frame storage was full; its bytes are counted under a stack without frames.
     FrameStorageFull = "frame_storage_full", Loss;
     /// An allocation was recorded without its stack because all scratch buffers of the CPU were in use.
@@ -80,6 +82,8 @@ counters! {
     UnwindTablesFull = "unwind_tables_full", Loss;
     /// Since jjleak began, the unwind rows of a file that no profiled process mapped any more were removed to make room for others.
     UnwindRowsRemoved = "unwind_rows_removed", Note;
+    /// A new stack led into code that was just mapped, and there was no room for its copy, or the process had used its share: the stack ends there; the figures are exact.
+    StackCopiesLost = "stack_copies_lost", Note;
     /// A process was not profiled because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
     /// Since jjleak began, the kernel has skipped a run of one of its BPF programs, because the program was already running on that CPU; it may have been for a process that is not profiled.

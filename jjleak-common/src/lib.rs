@@ -55,6 +55,8 @@ pub mod names {
     pub const SPILL: &str = "SPILL";
     /// Array of [`crate::stack::StackRow`], memory-mapped.
     pub const STACKS: &str = "STACKS";
+    /// Array of [`crate::stack::StackUsage`], parallel to [`PROCESSES`], memory-mapped.
+    pub const STACK_USAGE: &str = "STACK_USAGE";
     /// Ring buffer of [`crate::stack::StackRecord`], each truncated after its last frame.
     pub const FRAMES: &str = "FRAMES";
     /// Ring buffer of [`crate::unfinished::Unfinished`], each followed by a copy of the stack.

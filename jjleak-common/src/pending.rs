@@ -20,7 +20,9 @@ pub struct Pending {
     pub return_address: u64,
     /// Bytes that the call may return beyond `size`.
     pub extra: u64,
-    /// Index of the call's stack.
+    /// Hash of the call's stack, which may have been evicted from its row by the end of the call; 0 for no stack.
+    pub hash: u64,
+    /// Index of the row that the stack had.
     pub stack: u32,
     /// Number of calls ignored as nested in this one.
     pub nested: u16,
@@ -54,7 +56,7 @@ pub mod flag {
     pub const IN_PLACE: u8 = 128;
 }
 
-const _: () = assert!(size_of::<Pending>() == 80 && align_of::<Pending>() == 8);
+const _: () = assert!(size_of::<Pending>() == 88 && align_of::<Pending>() == 8);
 
 /// A thread's calls in progress, in task storage.
 #[derive(Debug, Clone, Copy)]
@@ -160,6 +162,7 @@ mod tests {
             pointer: 0,
             return_address: 0,
             extra: 0,
+            hash: 0,
             stack: 0,
             nested: 0,
             allocator: 0,

@@ -2,8 +2,14 @@
 //!
 //! A 64-bit hash over the image and the frames identifies a stack; if threads are distinguished, the hash includes
 //! the allocating thread. Linear probing from the hash finds the stack's row in the stack table. The frames go to the
-//! user side once, through a ring buffer. When an image is gone, the user side empties its rows. A stack whose probe
-//! sequence passes an emptied row may then get a second row, which the user side adds to the first.
+//! user side once, through a ring buffer. When an image is gone, the user side empties its rows; before the table fills
+//! up, it also evicts stacks without live blocks. A stack whose probe sequence passes an emptied row may then get a
+//! second row, which the user side adds to the first.
+//!
+//! A row that is evicted first gets the hash [`EVICTED`], which no walk finds. The user side then waits for the programs
+//! that run at that time. From then on, nobody counts for the row: walks, kept walks and pending calls compare the
+//! hash each time. If the stack has no live blocks now, its sums are final: the user side moves them, and empties the
+//! row. Otherwise it puts the hash back.
 
 use crate::named::named_variants;
 use crate::process::{COMM_BYTES, MAX_PROCESSES, ProcessSlot};
@@ -12,19 +18,50 @@ use crate::unwind::MAX_FOUND;
 /// Maximum number of frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
 
-/// Default capacity in distinct stacks, in 2^16 rows of 32 bytes.
+/// Default capacity in stacks with live blocks, in 2^17 rows of 32 bytes.
 pub const DEFAULT_STACKS: u32 = 40_000;
 
-/// Maximum capacity in stacks: 1 GiB of rows.
+/// Maximum capacity in stacks.
 pub const MAX_STACKS: u32 = 1 << 24;
 
-/// log2 of the number of rows for this capacity: at most two rows in three are used. Above that load, linear probing
-/// begins to find no row within [`MAX_PROBES`].
+/// log2 of the maximum number of rows: 1 GiB.
+const MAX_ROWS_LOG2: u32 = 25;
+
+/// log2 of the number of rows for this capacity: at most one row in three is used by stacks with live blocks. Another third
+/// takes new stacks until the user side has evicted others. Above a load of two thirds, linear probing begins to find no
+/// row within [`MAX_PROBES`].
 #[must_use]
 pub const fn rows_log2(stacks: u32) -> u32 {
     let stacks = if stacks < 64 { 64 } else { stacks };
-    (stacks + stacks / 2).next_power_of_two().ilog2()
+    let rows_log2 = (3 * stacks).next_power_of_two().ilog2();
+    if rows_log2 > MAX_ROWS_LOG2 { MAX_ROWS_LOG2 } else { rows_log2 }
 }
+
+/// Maximum number of rows of one process: half of them, so that a process that makes new stacks without end leaves
+/// room for others.
+#[inline(always)]
+#[must_use]
+pub const fn max_rows_of_process(rows_log2: u32) -> u64 {
+    1 << (rows_log2 - 1)
+}
+
+/// Maximum number of bytes of one process's frames that wait in a ring buffer of this size; the rest is for other
+/// processes.
+#[inline(always)]
+#[must_use]
+pub const fn max_frame_bytes_of_process(ring_bytes: u32) -> u64 {
+    ring_bytes as u64 / 4 * 3
+}
+
+/// Number of rows that a process claims between two wake-ups of the user side: a sixteenth of the table.
+#[inline(always)]
+#[must_use]
+pub const fn rows_between_wakeups(rows_log2: u32) -> u64 {
+    1 << (rows_log2 - 4)
+}
+
+/// Hash of a row whose stack is being evicted. No stack has it.
+pub const EVICTED: u64 = 1;
 
 /// Number of rows probed before the table counts as full. With 32, the table would count as full at half the load.
 pub const MAX_PROBES: u32 = 64;
@@ -101,7 +138,7 @@ statuses! {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct StackRow {
-    /// Identity of the stack; 0 in a free row. Claimed by compare-and-swap.
+    /// Identity of the stack; 0 in a free row, [`EVICTED`] while the stack is being evicted. Claimed by compare-and-swap.
     pub hash: u64,
     /// Image in which the stack was captured.
     pub image: u32,
@@ -127,6 +164,22 @@ pub struct StackTotals {
 }
 
 const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
+
+/// Share of a process in the stack table and in the buffer of frames. All fields only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct StackUsage {
+    /// Rows that the process has claimed.
+    pub claimed: u64,
+    /// Rows of the process that the user side has emptied.
+    pub emptied: u64,
+    /// Bytes of frames that were sent.
+    pub sent_bytes: u64,
+    /// Bytes of frames that the user side has received.
+    pub received_bytes: u64,
+}
+
+const _: () = assert!(size_of::<StackUsage>() == 32 && align_of::<StackUsage>() == 8);
 
 /// A frame of a stack, in one word.
 ///
@@ -306,12 +359,12 @@ impl StackHash {
         Self(mixed ^ mixed >> 29)
     }
 
-    /// Finishes the hash with the status mixed in; never 0, which marks a free row.
+    /// Finishes the hash with the status mixed in; neither 0, which marks a free row, nor [`EVICTED`].
     #[inline(always)]
     #[must_use]
     pub const fn finish(self, status: u8) -> u64 {
         let hash = self.push(status as u64).0;
-        if hash == 0 { 1 } else { hash }
+        if hash <= EVICTED { hash + 2 } else { hash }
     }
 }
 
@@ -351,8 +404,36 @@ mod tests {
 
     #[test]
     fn there_are_rows_for_the_stacks_asked_for() {
-        assert_eq!(rows_log2(DEFAULT_STACKS), 16);
-        assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (7, 11, 25));
+        assert_eq!(rows_log2(DEFAULT_STACKS), 17);
+        assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (8, 12, 25));
+    }
+
+    #[test]
+    fn a_process_has_rows_for_all_stacks_asked_for_and_leaves_some() {
+        for stacks in [64, 100, 1_000, DEFAULT_STACKS, MAX_STACKS] {
+            let rows_log2 = rows_log2(stacks);
+            let of_process = max_rows_of_process(rows_log2);
+            assert!(of_process >= u64::from(stacks) && of_process <= 1 << (rows_log2 - 1), "{stacks}");
+        }
+    }
+
+    #[test]
+    fn no_stack_has_the_hash_of_a_free_or_an_evicted_row() {
+        // The inverse of the last step of `push` leads to any hash.
+        let before = |hash: u64| {
+            let mut mixed = hash;
+            for _ in 0..3 {
+                mixed = hash ^ mixed >> 29;
+            }
+            let mut inverse = 1u64;
+            for _ in 0..6 {
+                inverse =
+                    inverse.wrapping_mul(2u64.wrapping_sub(0xff51_afd7_ed55_8ccd_u64.wrapping_mul(inverse)));
+            }
+            StackHash(mixed.wrapping_mul(inverse) ^ 1)
+        };
+        assert_eq!(before(77).finish(1), 77);
+        assert_eq!((before(0).finish(1), before(EVICTED).finish(1)), (2, 3));
     }
 
     #[test]

@@ -6,7 +6,6 @@ use jjleak_common::{
     counter::Counter,
     pending::{Nesting, Pending, flag},
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::lost_row,
 };
 
 use crate::{
@@ -15,7 +14,9 @@ use crate::{
     maps::{CALLS, count_many, filters_out},
     memory::opaque,
     registers::Hit,
-    sampling, stack, trace,
+    sampling,
+    stack::{self, Captured},
+    trace,
 };
 
 /// Returns true if a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
@@ -145,8 +146,10 @@ pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) 
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.return_address = 0;
     pending.nested = 0;
-    pending.stack =
-        if left_out != 0 { lost_row(armed.slot) } else { stack::capture(armed.image, armed.row, hit) };
+    let stack =
+        if left_out != 0 { Captured::lost(armed.slot) } else { stack::capture(armed.image, armed.row, hit) };
+    pending.stack = stack.row;
+    pending.hash = stack.hash;
     pending.flags = flags | left_out | flag::RUNNING;
 }
 

@@ -32,15 +32,15 @@ pub(crate) fn give(hit: &Hit) {
     }
     let left_out = left_out(hit.register(inside.size));
     if left_out != 0 {
-        add_block(&armed, left_out, lost_row(armed.slot), block, 0);
+        add_block(&armed, left_out, || lost_row(armed.slot), block, 0);
         return;
     }
-    let stack = stack::capture(armed.image, armed.row, hit);
+    let stack = stack::capture(armed.image, armed.row, hit).row;
     if stages::end_with(Stage::Words) || stages::end_with(Stage::Stack) {
         return;
     }
     // Read again: otherwise the verifier would track the size through the whole stack walk.
-    add_block(&armed, 0, stack, block, hit.register(inside.size));
+    add_block(&armed, 0, || stack, block, hit.register(inside.size));
 }
 
 /// Returns true if an unrecorded call counts, because it is not nested in a recorded one.
@@ -107,7 +107,7 @@ pub(crate) fn exit(hit: &Hit) {
     };
     let block = hit.returned();
     if block != 0 {
-        add_block(&armed, pending.flags, pending.stack, block, pending.size);
+        add_block(&armed, pending.flags, || stack::row_at_end(pending), block, pending.size);
     }
     pending.flags = 0;
 }

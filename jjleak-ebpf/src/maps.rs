@@ -17,8 +17,8 @@ use jjleak_common::{
     mapping::UNUSED_RING_BYTES,
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
-    stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals},
-    unfinished,
+    stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals, StackUsage},
+    unfinished::{self, UnfinishedUse},
     unwind::{self, CodeFile, CodeRows, MappingTable},
 };
 
@@ -40,6 +40,8 @@ pub(crate) static SPILL: HashMap<u64, Record> =
 #[map]
 pub(crate) static STACKS: Array<StackRow> =
     Array::with_max_entries(FIRST_ROW + (1 << stack::rows_log2(DEFAULT_STACKS)), BPF_F_MMAPABLE);
+#[map]
+pub(crate) static STACK_USAGE: Array<StackUsage> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
 /// Set by the loader to the number of stack rows if totals are requested.
 #[map]
 pub(crate) static TOTALS: Array<StackTotals> = Array::with_max_entries(1, BPF_F_MMAPABLE);
@@ -58,9 +60,9 @@ pub(crate) static ROWS: ArrayOfMaps<Chunk, { unwind::CHUNKS }> = ArrayOfMaps::ne
 pub(crate) static GROUPS: Array<[u32; unwind::GROUPS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static UNFINISHED: RingBuf = RingBuf::with_byte_size(unfinished::RING_BYTES, 0);
-/// Image of each process, in the high half, and the number of rows of its unfinished stacks.
+/// By slot of the process.
 #[map]
-pub(crate) static UNFINISHED_ROWS: Array<u64> = Array::with_max_entries(MAX_PROCESSES, 0);
+pub(crate) static UNFINISHED_USE: Array<UnfinishedUse> = Array::with_max_entries(MAX_PROCESSES, 0);
 #[map]
 pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);

@@ -69,7 +69,8 @@ fn settle(armed: &Armed, pending: &Pending, returned: u64) {
     if block != 0 {
         trace_old(armed, pending);
         // Add the new block first: a snapshot must not miss both.
-        let time_ns = add_block(armed, pending.flags, pending.stack, block, pending.size);
+        let stack = || stack::row_at_end(pending);
+        let time_ns = add_block(armed, pending.flags, stack, block, pending.size);
         release_old(armed, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
@@ -89,7 +90,8 @@ fn settle_in_place(armed: &Armed, pending: &Pending, real_size: u64) {
         let most = pending.size.saturating_add(pending.extra);
         trace_old(armed, pending);
         let size = if real_size < most { real_size } else { most };
-        let time_ns = add_block(armed, pending.flags, pending.stack, pending.pointer, size);
+        let stack = || stack::row_at_end(pending);
+        let time_ns = add_block(armed, pending.flags, stack, pending.pointer, size);
         release_old(armed, pending, time_ns);
     } else if pending.has(flag::HAS_OLD) {
         armed.restore(pending);
@@ -130,9 +132,9 @@ fn trace_old(armed: &Armed, pending: &Pending) {
     }
 }
 
-/// Adds the new block; returns the time of its allocation.
+/// Adds the new block, with the row of its stack; returns the time of its allocation.
 #[inline(always)]
-pub(crate) fn add_block(armed: &Armed, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
+pub(crate) fn add_block(armed: &Armed, flags: u8, stack: impl FnOnce() -> u32, block: u64, size: u64) -> u64 {
     if flags & flag::FILTERED != 0 {
         armed.count(Counter::Filtered);
         return live::NOW;
@@ -141,6 +143,7 @@ pub(crate) fn add_block(armed: &Armed, flags: u8, stack: u32, block: u64, size: 
         armed.count(Counter::Unsampled);
         return live::NOW;
     }
+    let stack = stack();
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
     stack::count_allocation(stack, size);

@@ -13,6 +13,7 @@
 //! module's part of the directory.
 
 mod row;
+pub mod step;
 
 pub use row::{GoSwitch, Row, RowKind, SavedFp, ToRunning, ToScheduler};
 

@@ -10,12 +10,12 @@
 
 use jjleak_common::{
     stack::StackStatus,
-    unwind::{GoSwitch, Row},
+    unwind::{GoSwitch, Row, step::MAX_FRAME_BYTES},
 };
 
 use super::{
     Claimed, Walk, replay,
-    walk::{self, MAX_FRAME_BYTES, Step},
+    walk::{self, Step},
     window::word,
 };
 use crate::{current::thread_pointer, memory::read_user_word};

@@ -1,7 +1,7 @@
 //! Finds the row of a stack; adds the stack if it is new.
 
 use core::{
-    ptr::{addr_of_mut, read_volatile, write_volatile},
+    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
     slice,
 };
 
@@ -9,37 +9,91 @@ use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEU
 use jjleak_common::{
     counter::Counter,
     process::ImageId,
-    stack::{FIRST_ROW, MAX_FRAMES, MAX_PROBES, StackRecord, lost_row},
+    stack::{
+        FIRST_ROW, MAX_FRAMES, MAX_PROBES, StackRecord, lost_row, max_frame_bytes_of_process,
+        max_rows_of_process, rows_between_wakeups,
+    },
 };
 
-use super::{Claimed, unfinished};
+use super::{Captured, Claimed, Scratch, unfinished};
 use crate::{
-    maps::{FRAMES, STACKS, count, frame_bytes, stack_rows_log2},
-    memory::swap_if,
+    maps::{FRAMES, STACK_USAGE, STACKS, count, frame_bytes, stack_rows_log2},
+    memory::{add, fetch_add, swap_if},
     threads,
 };
 
-/// Row of the stack in `scratch`; if the table is full, the process's [`lost_row`], which is counted.
+/// Finds the row of the stack in `scratch`; if the table is full, the process's [`lost_row`], which is counted.
 #[inline(always)]
-pub(crate) fn intern(scratch: Claimed, image: ImageId) -> u32 {
+pub(crate) fn intern(scratch: Claimed, image: ImageId) -> Captured {
     let hash = scratch.walk().hash.finish(scratch.walk().status as u8);
-    scratch.walk().is_new = 0;
     let Some(row) = find(scratch, hash, image) else {
+        count(image.slot(), Counter::StackTableFull);
+        return Captured::lost(image.slot());
+    };
+    if scratch.walk().is_new != 0 {
+        let is_urgent = count_row(image);
+        // SAFETY: `scratch` is a map value that is ours while claimed.
+        unsafe { send_frames(scratch, hash, row, image, is_urgent) };
+        unfinished::send(scratch, hash, row, image);
+    }
+    Captured { row, hash }
+}
+
+/// Returns true if the stack with this hash is in this row. It is not once the user side begins to evict it.
+#[inline(always)]
+pub(super) fn has(row: u32, hash: u64) -> bool {
+    let Some(row) = STACKS.get_ptr(row) else { return false };
+    // SAFETY: points into a map value.
+    unsafe { read_volatile(addr_of!((*row).hash)) == hash }
+}
+
+/// Row of a stack that was evicted; if the table is full, the process's [`lost_row`], which is counted.
+#[inline(never)]
+pub(super) fn again(image: u32, hash: u64) -> u32 {
+    let image = ImageId(image);
+    let Some(scratch) = Scratch::claim() else {
+        count(image.slot(), Counter::ScratchBusy);
+        return lost_row(image.slot());
+    };
+    let row = find(scratch, hash, image);
+    let is_new = scratch.walk().is_new != 0;
+    scratch.release();
+    let Some(row) = row else {
         count(image.slot(), Counter::StackTableFull);
         return lost_row(image.slot());
     };
-    if scratch.walk().is_new != 0 {
-        // SAFETY: `scratch` is a map value that is ours while claimed.
-        unsafe { send_frames(scratch, hash, row, image) };
-        unfinished::send(scratch, hash, row, image);
+    if is_new {
+        count_row(image);
     }
     row
 }
 
-/// Row of this hash; claims a free one for a new stack. Nothing else happens where a row is claimed: the verifier follows each turn
-/// of the loop.
+/// Counts a row that a process has claimed. Returns true if the user side should check the load of the table.
+#[inline(always)]
+fn count_row(image: ImageId) -> bool {
+    let Some(usage) = STACK_USAGE.get_ptr_mut(image.slot().0 as u32) else { return false };
+    // SAFETY: points into a map value.
+    let claimed = unsafe { fetch_add(addr_of_mut!((*usage).claimed), 1) };
+    claimed & (rows_between_wakeups(stack_rows_log2()) - 1) == 0
+}
+
+/// Returns true if a process can claim another row.
+#[inline(always)]
+fn can_claim(image: ImageId) -> bool {
+    let Some(usage) = STACK_USAGE.get_ptr(image.slot().0 as u32) else { return false };
+    // SAFETY: points into a map value.
+    let (claimed, emptied) =
+        unsafe { (read_volatile(addr_of!((*usage).claimed)), read_volatile(addr_of!((*usage).emptied))) };
+    // The user side can have emptied a row of an image that has ended before it is counted as claimed.
+    (claimed.wrapping_sub(emptied) as i64) < max_rows_of_process(stack_rows_log2()) as i64
+}
+
+/// Row of this hash; claims a free one for a new stack, and says so in `scratch`. Nothing else happens where a row is claimed: the
+/// verifier follows each turn of the loop.
 #[inline(always)]
 fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
+    scratch.walk().is_new = 0;
+    let can_claim = can_claim(image);
     let rows_log2 = stack_rows_log2();
     let mask = (1u32 << rows_log2) - 1;
     // The high bits of the hash are best mixed.
@@ -52,7 +106,7 @@ fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
         // SAFETY: points into a map value.
         let found = unsafe {
             let slot = addr_of_mut!((*row).hash);
-            if read_volatile(slot) == 0 && swap_if(slot, 0, hash) {
+            if can_claim && read_volatile(slot) == 0 && swap_if(slot, 0, hash) {
                 write_volatile(addr_of_mut!((*row).image), image.0);
                 scratch.walk().is_new = 1;
             }
@@ -65,13 +119,13 @@ fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
     None
 }
 
-/// Sends the frames of a stack whose row was just claimed. The user side polls them, and is woken when the buffer fills up. Java
-/// frames wake it at once, because their code may be discarded soon.
+/// Sends the frames of a stack whose row was just claimed. The user side polls them, and is woken when the buffer or the table fills
+/// up. Java frames wake it at once, because their code may be discarded soon.
 ///
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.
 #[inline(always)]
-unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
+unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId, is_urgent: bool) {
     // SAFETY: as promised by the caller; the slice ends within the record.
     let record = unsafe {
         let frame_count = scratch.walk().frame_count;
@@ -86,9 +140,24 @@ unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
         slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
     };
     let waiting = FRAMES.query(BPF_RB_AVAIL_DATA as u64);
-    let is_urgent = scratch.walk().is_java != 0 || waiting > (frame_bytes() >> 2) as u64;
+    let is_urgent = is_urgent || scratch.walk().is_java != 0 || waiting > (frame_bytes() >> 2) as u64;
     let wakeup = if is_urgent { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    if FRAMES.output::<[u8]>(record, wakeup as u64).is_err() {
+    if !can_send(image) || FRAMES.output::<[u8]>(record, wakeup as u64).is_err() {
         count(image.slot(), Counter::FrameStorageFull);
+    } else if let Some(usage) = STACK_USAGE.get_ptr_mut(image.slot().0 as u32) {
+        // SAFETY: points into a map value.
+        unsafe { add(addr_of_mut!((*usage).sent_bytes), record.len() as u64) };
     }
+}
+
+/// Returns true unless too many of a process's frames wait for the user side.
+#[inline(always)]
+fn can_send(image: ImageId) -> bool {
+    let Some(usage) = STACK_USAGE.get_ptr(image.slot().0 as u32) else { return false };
+    // SAFETY: points into a map value.
+    let (sent, received) = unsafe {
+        (read_volatile(addr_of!((*usage).sent_bytes)), read_volatile(addr_of!((*usage).received_bytes)))
+    };
+    // The user side may have received frames that are not counted as sent yet.
+    (sent.wrapping_sub(received) as i64) < max_frame_bytes_of_process(frame_bytes()) as i64
 }

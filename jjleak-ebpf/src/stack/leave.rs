@@ -1,29 +1,27 @@
 //! Frames without a usual canonical frame address: those interrupted by signals, and those of HotSpot's interpreter.
 
-use jjleak_common::stack::{InterpretedFrame, StackStatus};
+use jjleak_common::{
+    stack::{InterpretedFrame, StackStatus},
+    unwind::step::{MAX_FRAME_BYTES, is_possible_cfa, signal_frame},
+};
 
 use super::{
     Claimed,
-    walk::{MAX_FRAME_BYTES, Step, push},
+    walk::{Step, push},
     window::word,
 };
 
-/// Continues with the frame interrupted by a signal. The kernel has pushed its registers: the stack pointer points to `struct
-/// rt_sigframe` (arch/x86/include/asm/sigframe.h) without its return address, which begins with `struct ucontext`, with the
-/// registers at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
+/// Continues with the frame interrupted by a signal.
 #[inline(always)]
 pub(super) fn signal_frame(scratch: Claimed) -> Step {
-    const RBP: u64 = 40 + 10 * 8;
-    const RSP: u64 = 40 + 15 * 8;
-    const RIP: u64 = 40 + 16 * 8;
     let walk = scratch.walk();
     let frame = walk.stack_pointer;
     if frame & 7 != 0 {
         return Err(StackStatus::BadFrame);
     }
-    walk.frame_pointer = word(scratch, frame + RBP)?;
-    walk.stack_pointer = word(scratch, frame + RSP)?;
-    walk.instruction_pointer = word(scratch, frame + RIP)?;
+    walk.frame_pointer = word(scratch, frame + signal_frame::RBP)?;
+    walk.stack_pointer = word(scratch, frame + signal_frame::RSP)?;
+    walk.instruction_pointer = word(scratch, frame + signal_frame::RIP)?;
     walk.after_call = 0;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
@@ -54,10 +52,7 @@ pub(super) fn interpreted_frame(scratch: Claimed) -> Step {
     let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE))?;
     let method = word(scratch, frame - interpreter::METHOD)?;
     let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER)?;
-    if !InterpretedFrame::can_be(method)
-        || sender & 7 != 0
-        || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
-    {
+    if !InterpretedFrame::can_be(method) || !is_possible_cfa(sender, walk.stack_pointer) {
         return Err(StackStatus::BadFrame);
     }
     let interpreted = InterpretedFrame::pack(method, bytecode);

@@ -36,6 +36,7 @@ use core::ptr::{addr_of_mut, write_volatile};
 use jjleak_common::{
     counter::Counter,
     live::RESIZING,
+    pending::Pending,
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
     stack::{StackHash, StackTotals, lost_row},
@@ -105,34 +106,58 @@ struct Walk {
     unfinished: unfinished::State,
 }
 
+/// A stack in the stack table.
+#[derive(Clone, Copy)]
+pub(crate) struct Captured {
+    /// Index of its row, for the rest of the program's run.
+    pub(crate) row: u32,
+    /// Its hash; 0 for no stack.
+    pub(crate) hash: u64,
+}
+
+impl Captured {
+    /// Stands for the stacks of a process that could not be kept.
+    #[inline(always)]
+    pub(crate) const fn lost(slot: ProcessSlot) -> Self {
+        Self { row: lost_row(slot), hash: 0 }
+    }
+}
+
 /// Result of a walk.
 enum Walked {
-    /// The same stack as an earlier walk, in this row.
-    Again(u32),
+    /// The same stack as that of an earlier walk.
+    Again(Captured),
     /// A stack whose row must be found, walked with mappings of this scope.
     New(u64),
 }
 
-/// Walks the stack at the entry of the call `hit`, and returns the index of its row. If the stack could not be kept, returns the
-/// process's [`lost_row`]; the reason is counted.
+/// Walks the stack at the entry of the call `hit`, and finds its row. If the stack could not be kept, returns the process's
+/// [`lost_row`]; the reason is counted.
 #[inline(always)]
-pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> u32 {
+pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> Captured {
     let Some(scratch) = Scratch::claim() else {
         count(image.slot(), Counter::ScratchBusy);
-        return lost_row(image.slot());
+        return Captured::lost(image.slot());
     };
-    let row = match walk::from_call(scratch, image, process, hit) {
-        Walked::Again(row) => row,
+    let stack = match walk::from_call(scratch, image, process, hit) {
+        Walked::Again(stack) => stack,
         Walked::New(scope) => {
-            let row = intern::intern(scratch, image);
-            if row != lost_row(image.slot()) {
-                replay::keep(scratch, scope, row);
+            let stack = intern::intern(scratch, image);
+            if stack.row != lost_row(image.slot()) {
+                replay::keep(scratch, scope, stack);
             }
-            row
+            stack
         }
     };
     scratch.release();
-    row
+    stack
+}
+
+/// Row of the stack that a call had when it began. If the stack has been evicted meanwhile, it gets another row; the user side
+/// knows its frames.
+#[inline(always)]
+pub(crate) fn row_at_end(call: &Pending) -> u32 {
+    if intern::has(call.stack, call.hash) { call.stack } else { intern::again(call.image as u32, call.hash) }
 }
 
 /// The stack of a system call.
@@ -152,7 +177,7 @@ pub(crate) fn capture_syscall(image: ImageId, process: *const ProcessRow, at: &R
         return SyscallStack { row: lost_row(image.slot()), caller: at.instruction_pointer };
     };
     walk::from_syscall(scratch, image, process, at);
-    let row = intern::intern(scratch, image);
+    let row = intern::intern(scratch, image).row;
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let caller = unsafe {
         if scratch.walk().frame_count > 1 { (*scratch.record()).frames[1] } else { at.instruction_pointer }

@@ -8,7 +8,7 @@ use core::ptr::{addr_of, addr_of_mut};
 
 use jjleak_common::{stack::StackStatus, stage::Stage};
 
-use super::{Claimed, WINDOW_WORDS, Walk, window};
+use super::{Captured, Claimed, WINDOW_WORDS, Walk, intern, window};
 use crate::{memory::opaque, stages, threads};
 
 /// Number of walks kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB limit of a
@@ -31,7 +31,8 @@ pub(super) struct Replay {
     frame_pointer: u64,
     /// The thread, if threads are distinguished: another thread could reuse the same stack.
     thread: u64,
-    /// Row of the stack.
+    /// Hash of the stack, and its row unless it has been evicted since.
+    hash: u64,
     row: u32,
     /// Number of words read.
     count: u32,
@@ -89,10 +90,10 @@ fn mix(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Row of a kept walk with the same start and the same words. If there is none, the rest of the window is copied, and [`begin`]
-/// records the following walk.
+/// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, the rest of the
+/// window is copied, and [`begin`] records the following walk.
 #[inline(always)]
-pub(super) fn find(scratch: Claimed, start: &Start) -> Option<u32> {
+pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     let place = mix(start.return_address ^ start.cfa << 5 ^ start.site) >> (64 - WALKS.ilog2());
     // SAFETY: the place is in bounds.
     unsafe {
@@ -112,7 +113,10 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<u32> {
             if (*replay).extent <= scratch.walk().window_bytes
                 && (stages::end_with(Stage::Words) || reads_the_same(scratch, replay))
             {
-                return Some((*replay).row);
+                let known = Captured { row: (*replay).row, hash: (*replay).hash };
+                if intern::has(known.row, known.hash) {
+                    return Some(known);
+                }
             }
         }
         None
@@ -200,7 +204,7 @@ pub(super) fn spoil(walk: &mut Walk) {
 
 /// Keeps the walk that ended in this row, if all of its input was recorded.
 #[inline(always)]
-pub(super) fn keep(scratch: Claimed, scope: u64, row: u32) {
+pub(super) fn keep(scratch: Claimed, scope: u64, stack: Captured) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     unsafe {
         let walk = scratch.walk();
@@ -208,7 +212,8 @@ pub(super) fn keep(scratch: Claimed, scope: u64, row: u32) {
             walk.status == StackStatus::Complete as u64 || walk.status == StackStatus::FramePointers as u64;
         if reached_root && walk.reads <= WORDS as u64 {
             let replay = at(scratch);
-            (*replay).row = row;
+            (*replay).row = stack.row;
+            (*replay).hash = stack.hash;
             (*replay).count = walk.reads as u32;
             (*replay).scope = scope;
             expect(scratch, replay);

@@ -22,6 +22,9 @@ pub(super) struct Scratch {
     replays: replay::Replays,
     extents: replay::Extents,
     pages: unfinished::Pages,
+    /// Words of the stack that are addresses of code, and those that were hashed.
+    code_words: unfinished::Places,
+    hashed_words: unfinished::Places,
     /// Header of the current generated code.
     header: [u32; HEADER_WORDS],
     /// Report of unknown code to the user side.
@@ -34,8 +37,8 @@ pub(super) struct Scratch {
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 
 impl Scratch {
-    /// Buffers per CPU. Preemption nests as deep as there are runnable tasks within a walk of a microsecond; four at once on one
-    /// CPU have not been observed.
+    /// Buffers per CPU. Preemption nests as deep as there are runnable tasks within a walk. A walk takes a microsecond, an unfinished
+    /// one some 100. More walks at once are counted (`scratch_busy`).
     const PER_CPU: u32 = 4;
 
     /// A buffer that is not in use; `None` if there is none.
@@ -102,6 +105,18 @@ impl Claimed {
     pub(super) fn pages(self) -> *mut u64 {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).pages) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn code_words(self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).code_words) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn hashed_words(self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).hashed_words) }.cast()
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! Stacks that lead into code whose rows are not loaded yet: copied for the user side, which finishes them.
 //!
-//! Until then, such a stack is identified by the frames walked, the registers, and the words of the stack that can decide the
-//! rest of the walk: addresses of code and of the stack itself, with their places. Two stacks that differ in none of them end alike;
-//! other words may change from call to call.
+//! Until then, such a stack is identified by the frames walked, the registers, and those words of the stack that can lead to other
+//! frames, with their places: addresses of code, and saved frame pointers. The user side reads no other words, so stacks with one
+//! identity end alike; other words may change from call to call. The number of mappings of code that the process has made is a part of
+//! the identity, because another file can take the place of a file.
 
 use core::{
     ffi::c_void,
@@ -10,65 +11,95 @@ use core::{
 };
 
 use aya_ebpf::helpers::generated::{
-    bpf_find_vma, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_loop, bpf_probe_read_user,
+    bpf_find_vma, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_loop, bpf_probe_read_kernel,
+    bpf_probe_read_user,
 };
 use jjleak_common::{
+    counter::Counter,
     process::ImageId,
     stack::StackStatus,
-    unfinished::{BYTES_BELOW, COPY_PAGES, PAGE_BYTES, SHARE_SHIFT, Unfinished},
+    unfinished::{
+        BYTES_BELOW, COPY_PAGES, HashedWords, PAGE_BYTES, QUERY_WORK, SEGMENTS_ABOVE, SHARE_SHIFT,
+        Unfinished, UnfinishedUse, can_be_segments, can_lead_to_frame, points_to_frame,
+    },
+    unwind::step::{LAST_ADDRESS, WORD},
 };
 
 use super::{
-    Claimed, Walk,
+    Claimed, WINDOW_WORDS, Walk,
     code::{self, NO_MAPPING, PAGE_SHIFT, VM_EXEC},
-    window::{LAST_ADDRESS, word},
+    rows::changes,
+    window::{self, word},
 };
 use crate::{
     constants::kernel_offset,
-    maps::{UNFINISHED, UNFINISHED_ROWS, stack_rows_log2},
-    memory::read_kernel,
+    maps::{PROCESSES, UNFINISHED, UNFINISHED_USE, count, stack_rows_log2},
+    memory::{add, add_u32, read_kernel},
 };
 
 /// Lowest address of a mapping (`vm.mmap_min_addr`).
 const FIRST_ADDRESS: u64 = 1 << 16;
-/// Pages for which it is remembered if they hold code. A stack refers to some dozens.
+/// Number of pages for which the result of a query is kept. A stack refers to some dozens besides those of the heap.
 const PAGES: usize = 64;
 /// Bits of an entry for the number of the walk, by which the entries of other walks are void.
 const WALK_BITS: u64 = 27;
 /// Bits of an address. The bits above take a word's place in the stack.
 const ADDRESS_BITS: u64 = 48;
+/// Hashed in place of a frame pointer that leads nowhere; no aligned address.
+const NO_FRAME: u64 = 1;
+/// Maximum number of queries of mappings in a walk; beyond, words do not count as addresses of code.
+const MAX_QUERIES: u64 = 1024;
 
 const CONTINUE: i64 = 0;
 /// Maximum number of copied pages.
 const MAX_PAGES: u64 = COPY_PAGES[5] as u64;
+/// log2 of the number of words of a page.
+const PAGE_WORDS_SHIFT: u64 = PAGE_SHIFT - WORD.ilog2() as u64;
+const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
+const PLACE_WORDS: usize = size_of::<HashedWords>() / size_of::<u64>() * COPY_PAGES[5];
+
+const _: () = assert!(PLACE_WORDS.is_power_of_two() && PAGE_BYTES % WINDOW_BYTES == 0);
 
 /// Entries: page, number of the walk, and 1 if the page holds code.
 pub(super) type Pages = [u64; PAGES];
+
+/// Words of a copied stack: a bit for each, in order.
+pub(super) type Places = [u64; PLACE_WORDS];
 
 /// State of an unfinished walk.
 #[repr(C)]
 pub(super) struct State {
     /// 1 if the walk ended in code whose rows may come.
     pub(super) awaits_rows: u64,
+    /// 1 if the image has used its budget.
+    is_refused: u64,
     /// Part of the stack to copy; no pages for a stack that stays as it is.
     copied_at: u64,
     pages: u64,
     /// Copied pages: a bit for each.
     copied: u64,
-    /// First word that is hashed.
-    hashed_at: u64,
-    /// End of a page that is in no memory.
-    absent_until: u64,
+    /// Address of a page that is in no memory.
+    absent: u64,
+    /// Place of a word that can be the segment registers saved for a signal.
+    segments: u64,
+    /// 1 if the frame pointer was hashed.
+    frame_pointer_hashed: u64,
     /// Number of walks prepared with this buffer.
     walks: u64,
-    /// Flags of the mapping that was last asked for.
+    /// Number of queries of mappings.
+    queries: u64,
+    /// Flags of the mapping found by the last query.
     mapping_flags: u64,
+    /// Addresses of the last mapping without code, most likely the heap.
+    data_begin: u64,
+    data_end: u64,
 }
 
 impl State {
     #[inline(always)]
     pub(super) fn begin(&mut self) {
         self.awaits_rows = 0;
+        self.is_refused = 0;
         self.pages = 0;
     }
 }
@@ -87,8 +118,11 @@ pub(super) fn prepare(scratch: Claimed, image: ImageId) {
 fn identify(scratch: Claimed, image: u32) -> u64 {
     let walk = scratch.walk();
     // The user side knows neither a JVM's memory nor that of Go's runtime.
-    let is_native = walk.is_java == 0 && walk.scheduler == 0 && !walk.heap.is_entered();
-    if !is_native || rows_used(ImageId(image)) >= most_rows() {
+    if walk.is_java != 0 || walk.scheduler != 0 || walk.heap.is_entered() {
+        return 0;
+    }
+    if !has_budget(ImageId(image)) {
+        walk.unfinished.is_refused = 1;
         return 0;
     }
     let stack_pointer = walk.stack_pointer;
@@ -97,7 +131,7 @@ fn identify(scratch: Claimed, image: u32) -> u64 {
     }
     let walk = scratch.walk();
     // The memory map may have been locked.
-    let is_known = walk.stack_end != u64::MAX && stack_pointer & 7 == 0;
+    let is_known = walk.stack_end != u64::MAX && stack_pointer & (WORD - 1) == 0;
     let size = walk.stack_end.wrapping_sub(walk.stack_begin);
     if !is_known || stack_pointer.wrapping_sub(walk.stack_begin) >= size {
         return 0;
@@ -107,50 +141,120 @@ fn identify(scratch: Claimed, image: u32) -> u64 {
     let pages = if pages > MAX_PAGES { MAX_PAGES } else { pages };
     walk.unfinished.copied_at = copied_at;
     walk.unfinished.pages = pages;
-    walk.unfinished.absent_until = 0;
+    // No page.
+    walk.unfinished.absent = 1;
     walk.unfinished.walks = (walk.unfinished.walks + 1) & ((1 << WALK_BITS) - 1);
-    let hashed_at = stack_pointer - walk.base_saved;
-    walk.unfinished.hashed_at = hashed_at;
-    walk.hash = walk.hash.push(walk.instruction_pointer).push(stack_pointer).push(walk.frame_pointer);
-    let words = copied_at.wrapping_add(pages << PAGE_SHIFT).wrapping_sub(hashed_at) >> 3;
+    walk.unfinished.segments = 0;
+    walk.unfinished.queries = 0;
+    walk.unfinished.data_begin = 0;
+    walk.unfinished.data_end = 0;
+    let state = walk.after_call | walk.unproven << 1 | walk.by_frame_pointer << 2 | walk.base_saved << 3;
+    let registers = walk.hash.push(walk.instruction_pointer).push(stack_pointer);
+    walk.hash = registers.push(state).push(walk.stack_end).push(mappings_made(ImageId(image)));
+    window::close(walk);
+    let below = stack_pointer.wrapping_sub(walk.base_saved).wrapping_sub(copied_at) / WORD;
+    let words = (pages << PAGE_WORDS_SHIFT).wrapping_sub(below);
     let mut context = scratch;
     // SAFETY: the callback has the helper's signature, and the context outlives the call.
     unsafe { bpf_loop(words as u32, add_word as *mut c_void, (&raw mut context).cast(), 0) };
+    add_frame_pointer(scratch);
+    use_budget(ImageId(image), words + scratch.walk().unfinished.queries * QUERY_WORK);
     0
 }
 
-/// Adds a word of the stack to the hash, if it can decide the walk.
+/// Adds the frame pointer to the hash if it can lead to another frame: it may hold any other value.
+#[inline(always)]
+fn add_frame_pointer(scratch: Claimed) {
+    let walk = scratch.walk();
+    let words = walk.unfinished.pages << PAGE_WORDS_SHIFT;
+    let (address, copied_at) = (walk.frame_pointer, walk.unfinished.copied_at);
+    let is_frame =
+        address == 0 || points_to_frame(address, copied_at, words, |place| is_code_at(scratch, place, words));
+    walk.unfinished.frame_pointer_hashed = is_frame as u64;
+    walk.hash = walk.hash.push(if is_frame { address } else { NO_FRAME });
+}
+
+/// Number of mappings of code that the process has made: until another one, an address is that of the same code.
+#[inline(always)]
+fn mappings_made(image: ImageId) -> u64 {
+    let Some(process) = PROCESSES.get_ptr(image.slot().0 as u32) else { return 0 };
+    // SAFETY: points into a map value.
+    unsafe { changes(process).made }
+}
+
+/// Adds a word of the stack to the hash if it can lead to another frame. Goes from the end of the copy down: whether a word is a saved
+/// frame pointer depends on the words above.
 #[inline(never)]
 extern "C" fn add_word(index: u64, context: *mut Claimed) -> i64 {
     // SAFETY: the helper passes the context given by `identify`.
     let scratch = unsafe { *context };
-    let at = scratch.walk().unfinished.hashed_at.wrapping_add(index << 3);
-    if at < scratch.walk().unfinished.absent_until {
+    let state = &scratch.walk().unfinished;
+    let (copied_at, words) = (state.copied_at, state.pages << PAGE_WORDS_SHIFT);
+    let place = words.wrapping_sub(index + 1);
+    let at = copied_at.wrapping_add(place * WORD);
+    let of_place = place as usize / u64::BITS as usize & (PLACE_WORDS - 1);
+    // SAFETY: the mask keeps the index in bounds.
+    let (code, hashed) =
+        unsafe { (scratch.code_words().add(of_place), scratch.hashed_words().add(of_place)) };
+    let bit = 1 << (place & (u64::BITS as u64 - 1));
+    if bit == 1 << (u64::BITS - 1) {
+        // SAFETY: both point into a map value that is ours while claimed.
+        unsafe { (*code, *hashed) = (0, 0) };
+    }
+    let page = at & !(PAGE_BYTES - 1);
+    if page == state.absent {
         return CONTINUE;
     }
-    let Ok(word) = word(scratch, at) else {
-        scratch.walk().unfinished.absent_until = (at | (PAGE_BYTES - 1)).wrapping_add(1);
+    // The last word of a block: the window moves to the block.
+    let index = place & (WINDOW_WORDS as u64 - 1);
+    if index == WINDOW_WORDS as u64 - 1 && word(scratch, at & !(WINDOW_BYTES - 1)).is_err() {
+        scratch.walk().unfinished.absent = page;
         return CONTINUE;
-    };
-    if decides(scratch, word) {
-        let walk = scratch.walk();
-        walk.hash = walk.hash.push(word | index << ADDRESS_BITS);
+    }
+    let word = window::at(scratch, index);
+    let is_code = is_code(scratch, word);
+    let state = &mut scratch.walk().unfinished;
+    if can_be_segments(word) {
+        state.segments = place;
+    }
+    let is_below_signal = place + SEGMENTS_ABOVE == state.segments;
+    let is_code_at = |place| is_code_at(scratch, place, words);
+    // SAFETY: both point into a map value that is ours while claimed.
+    unsafe {
+        if is_code {
+            *code |= bit;
+        }
+        if is_code || can_lead_to_frame(word, place, copied_at, words, is_below_signal, is_code_at) {
+            *hashed |= bit;
+            let walk = scratch.walk();
+            walk.hash = walk.hash.push(word | place << ADDRESS_BITS);
+        }
     }
     CONTINUE
 }
 
-/// Returns true if a word can be a return address, or an address of the stack.
+/// Returns true if the word at a place is an address of code; words below the current one do not count yet.
 #[inline(always)]
-fn decides(scratch: Claimed, word: u64) -> bool {
+fn is_code_at(scratch: Claimed, place: u64, words: u64) -> bool {
+    let index = place as usize / u64::BITS as usize & (PLACE_WORDS - 1);
+    // SAFETY: the mask keeps the index in bounds.
+    let bits = unsafe { *scratch.code_words().add(index) };
+    place < words && bits >> (place & (u64::BITS as u64 - 1)) & 1 != 0
+}
+
+/// Returns true if an address is in a mapping of code, and not on the stack.
+#[inline(always)]
+fn is_code(scratch: Claimed, address: u64) -> bool {
     let walk = scratch.walk();
-    let above = word.wrapping_sub(walk.stack_pointer);
-    if above < walk.stack_end.wrapping_sub(walk.stack_pointer) {
-        return word & 7 == 0;
-    }
-    if word < FIRST_ADDRESS || word > LAST_ADDRESS {
+    let (data_begin, data_end) = (walk.unfinished.data_begin, walk.unfinished.data_end);
+    if address < FIRST_ADDRESS
+        || address > LAST_ADDRESS
+        || address.wrapping_sub(walk.stack_begin) < walk.stack_end.wrapping_sub(walk.stack_begin)
+        || address.wrapping_sub(data_begin) < data_end.wrapping_sub(data_begin)
+    {
         return false;
     }
-    let page = word >> PAGE_SHIFT;
+    let page = address >> PAGE_SHIFT;
     let key = page << (WALK_BITS + 1) | walk.unfinished.walks << 1;
     let place = (page ^ page >> 6) as usize & (PAGES - 1);
     // SAFETY: the mask keeps the index in bounds.
@@ -160,13 +264,16 @@ fn decides(scratch: Claimed, word: u64) -> bool {
     if known & !1 == key {
         return known & 1 != 0;
     }
-    let walk = scratch.walk();
+    if walk.unfinished.queries >= MAX_QUERIES {
+        return false;
+    }
+    walk.unfinished.queries += 1;
     walk.unfinished.mapping_flags = 0;
     let mut context: *mut Walk = walk;
     // SAFETY: the callback has the helper's signature, and its context outlives the call.
     let status = unsafe {
         let task = bpf_get_current_task_btf();
-        bpf_find_vma(task, word, note_flags as *mut c_void, (&raw mut context).cast(), 0)
+        bpf_find_vma(task, address, note_mapping as *mut c_void, (&raw mut context).cast(), 0)
     };
     if status != 0 && status != NO_MAPPING {
         // The memory map is locked: nothing is known of the page.
@@ -179,37 +286,54 @@ fn decides(scratch: Claimed, word: u64) -> bool {
 }
 
 #[inline(never)]
-extern "C" fn note_flags(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
-    // SAFETY: the helper passes the context given by `decides`.
+extern "C" fn note_mapping(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
+    // SAFETY: the helper passes the context given by `is_code`.
     let walk = unsafe { &mut **context };
-    walk.unfinished.mapping_flags = read_kernel(vma as u64 + kernel_offset!(vma_flags)).unwrap_or(0);
+    let vma = vma as u64;
+    let flags = read_kernel(vma + kernel_offset!(vma_flags)).unwrap_or(0);
+    walk.unfinished.mapping_flags = flags;
+    if flags & VM_EXEC == 0
+        && let (Some(begin), Some(end)) =
+            (read_kernel(vma + kernel_offset!(vma_start)), read_kernel(vma + kernel_offset!(vma_end)))
+    {
+        walk.unfinished.data_begin = begin;
+        walk.unfinished.data_end = end;
+    }
     0
 }
 
-/// Sends the copy of a new stack. If there is no room for it, the stack stays unfinished.
+/// Sends the copy of a new stack. A stack without a copy stays unfinished, and is counted.
 #[inline(always)]
 pub(super) fn send(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
-    if scratch.walk().unfinished.pages != 0 {
+    let state = &scratch.walk().unfinished;
+    if state.pages != 0 || state.is_refused != 0 {
         copy(scratch, hash, row, image.0);
     }
 }
 
 #[inline(never)]
 fn copy(scratch: Claimed, hash: u64, row: u32, image: u32) -> u64 {
-    count_row(ImageId(image));
     let pages = scratch.walk().unfinished.pages;
-    if pages <= COPY_PAGES[0] as u64 {
-        copy_into::<{ COPY_PAGES[0] }>(scratch, hash, row, image);
+    let is_sent = if pages == 0 {
+        false
+    } else if pages <= COPY_PAGES[0] as u64 {
+        copy_into::<{ COPY_PAGES[0] }>(scratch, hash, row, image)
     } else if pages <= COPY_PAGES[1] as u64 {
-        copy_into::<{ COPY_PAGES[1] }>(scratch, hash, row, image);
+        copy_into::<{ COPY_PAGES[1] }>(scratch, hash, row, image)
     } else if pages <= COPY_PAGES[2] as u64 {
-        copy_into::<{ COPY_PAGES[2] }>(scratch, hash, row, image);
+        copy_into::<{ COPY_PAGES[2] }>(scratch, hash, row, image)
     } else if pages <= COPY_PAGES[3] as u64 {
-        copy_into::<{ COPY_PAGES[3] }>(scratch, hash, row, image);
+        copy_into::<{ COPY_PAGES[3] }>(scratch, hash, row, image)
     } else if pages <= COPY_PAGES[4] as u64 {
-        copy_into::<{ COPY_PAGES[4] }>(scratch, hash, row, image);
+        copy_into::<{ COPY_PAGES[4] }>(scratch, hash, row, image)
     } else {
-        copy_into::<{ COPY_PAGES[5] }>(scratch, hash, row, image);
+        copy_into::<{ COPY_PAGES[5] }>(scratch, hash, row, image)
+    };
+    if pages != 0 {
+        count_row(ImageId(image));
+    }
+    if !is_sent {
+        count(ImageId(image).slot(), Counter::StackCopiesLost);
     }
     0
 }
@@ -218,12 +342,13 @@ fn copy(scratch: Claimed, hash: u64, row: u32, image: u32) -> u64 {
 #[repr(C)]
 struct Record<const PAGES: usize> {
     header: Unfinished,
+    hashed: [HashedWords; PAGES],
     copy: [[u8; PAGE_BYTES as usize]; PAGES],
 }
 
 #[inline(always)]
-fn copy_into<const PAGES: usize>(scratch: Claimed, hash: u64, row: u32, image: u32) {
-    let Some(mut room) = UNFINISHED.reserve::<Record<PAGES>>(0) else { return };
+fn copy_into<const PAGES: usize>(scratch: Claimed, hash: u64, row: u32, image: u32) -> bool {
+    let Some(mut room) = UNFINISHED.reserve::<Record<PAGES>>(0) else { return false };
     let record = room.as_mut_ptr();
     let walk = scratch.walk();
     // SAFETY: the reserved record is ours until submitted; each copied page is in bounds.
@@ -236,13 +361,19 @@ fn copy_into<const PAGES: usize>(scratch: Claimed, hash: u64, row: u32, image: u
         while page < PAGES {
             let to = addr_of_mut!((*record).copy).cast::<[u8; PAGE_BYTES as usize]>().add(page);
             let from = at.wrapping_add((page as u64) << PAGE_SHIFT);
-            // What is not copied is not read.
+            // The user side ignores the other pages, which keep the buffer's old content.
             if (page as u64) < read_volatile(pages)
                 && bpf_probe_read_user(to.cast(), PAGE_BYTES as u32, from as *const c_void) == 0
             {
                 write_volatile(copied, read_volatile(copied) | 1 << page);
             }
             page += 1;
+        }
+        let hashed = addr_of_mut!((*record).hashed).cast::<c_void>();
+        let size = size_of::<[HashedWords; PAGES]>() as u32;
+        if bpf_probe_read_kernel(hashed, size, scratch.hashed_words().cast()) != 0 {
+            room.discard(0);
+            return false;
         }
         (*record).header = Unfinished {
             hash,
@@ -260,33 +391,52 @@ fn copy_into<const PAGES: usize>(scratch: Claimed, hash: u64, row: u32, image: u
             after_call: walk.after_call as u8,
             unproven: walk.unproven as u8,
             by_frame_pointer: walk.by_frame_pointer as u8,
-            reserved: [0; 5],
+            frame_pointer_hashed: walk.unfinished.frame_pointer_hashed as u8,
+            reserved: [0; 4],
         };
     }
     room.submit(0);
+    true
 }
 
 /// Maximum number of rows for the unfinished stacks of a process: a program that defeats this identification takes no more.
 #[inline(always)]
-fn most_rows() -> u64 {
+fn max_rows() -> u64 {
     1 << (stack_rows_log2() - SHARE_SHIFT)
 }
 
-/// Number of rows that an image has used for unfinished stacks.
+/// Resources that an image has used. Concurrent calls may count one use for two, which leaves the bounds as good.
 #[inline(always)]
-fn rows_used(image: ImageId) -> u64 {
-    let Some(used) = UNFINISHED_ROWS.get_ptr(image.slot().0 as u32) else { return u64::MAX };
-    // SAFETY: points into a map value.
-    let used = unsafe { read_volatile(used) };
-    if used >> 32 == image.0 as u64 { used & 0xffff_ffff } else { 0 }
+fn used(image: ImageId) -> Option<*mut UnfinishedUse> {
+    let used = UNFINISHED_USE.get_ptr_mut(image.slot().0 as u32)?;
+    // SAFETY: points into a map value; has no preconditions.
+    unsafe {
+        if read_volatile(addr_of!((*used).image)) != image.0 {
+            let since_ns = bpf_ktime_get_ns();
+            write_volatile(used, UnfinishedUse { image: image.0, rows: 0, since_ns, work: 0 });
+        }
+    }
+    Some(used)
 }
 
-/// Counts a row. Concurrent calls may count one row for two, which leaves the bound as good.
+#[inline(always)]
+fn has_budget(image: ImageId) -> bool {
+    // SAFETY: points into a map value; has no preconditions.
+    used(image).is_some_and(|used| unsafe { read_volatile(used).has_budget(bpf_ktime_get_ns(), max_rows()) })
+}
+
+#[inline(always)]
+fn use_budget(image: ImageId, work: u64) {
+    if let Some(used) = used(image) {
+        // SAFETY: points into a map value.
+        unsafe { add(addr_of_mut!((*used).work), work) };
+    }
+}
+
 #[inline(always)]
 fn count_row(image: ImageId) {
-    if let Some(used) = UNFINISHED_ROWS.get_ptr_mut(image.slot().0 as u32) {
-        let next = (image.0 as u64) << 32 | rows_used(image) + 1;
+    if let Some(used) = used(image) {
         // SAFETY: points into a map value.
-        unsafe { write_volatile(used, next) };
+        unsafe { add_u32(addr_of_mut!((*used).rows), 1) };
     }
 }

@@ -14,7 +14,10 @@ use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
     stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
-    unwind::{CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
+    unwind::{
+        CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer,
+        step::is_possible_cfa,
+    },
 };
 
 use super::{
@@ -30,9 +33,6 @@ use crate::{
     registers::{Hit, Registers},
     threads,
 };
-
-/// Maximum size of a frame: the default stack limit.
-pub(super) const MAX_FRAME_BYTES: u64 = 8 << 20;
 
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
@@ -70,8 +70,8 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let in_register = opaque(hit.frame_pointer());
     let frame_pointer = if hit.has_saved_frame_pointer() { window::at(scratch, 0) } else { in_register };
     let start = Start { scope: known.scope, site, cfa, frame_pointer, return_address };
-    if let Some(row) = replay::find(scratch, &start) {
-        return Walked::Again(row);
+    if let Some(stack) = replay::find(scratch, &start) {
+        return Walked::Again(stack);
     }
     begin(scratch, image, cfa, frame_pointer, 1);
     push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
@@ -297,8 +297,7 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     }
     let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
     push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
-    // Code without call frame information may keep frame pointers: they are tried, but are no proof.
-    let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
+    let by_frame_pointer = row.is_by_frame_pointer();
     if kind == RowKind::End as u64 {
         return Err(finished(walk));
     }
@@ -314,16 +313,9 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
         return Err(finished(walk));
     }
     let cfa = canonical_frame_address(scratch, row)?;
-    // The CFA is above all inner frames. An assumed frame pointer can point to any memory.
-    let is_possible = cfa & 7 == 0 && cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) < MAX_FRAME_BYTES;
+    let is_possible = is_possible_cfa(cfa, walk.stack_pointer);
     if !is_possible || by_frame_pointer && !code::is_on_stack(scratch, cfa) {
-        return Err(if kind == RowKind::None as u64 {
-            StackStatus::NoRow
-        } else if by_frame_pointer {
-            StackStatus::BrokenChain
-        } else {
-            StackStatus::BadFrame
-        });
+        return Err(row.status_of_bad_frame());
     }
     let frame_pointer = match row.saved() {
         saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => word(scratch, walk.frame_pointer)?,
@@ -369,12 +361,11 @@ fn canonical_frame_address(scratch: Claimed, row: Row) -> Result<u64, StackStatu
         Ok(walk.stack_pointer.wrapping_add(offset))
     } else if kind == RowKind::Fp as u64 {
         Ok(walk.frame_pointer.wrapping_add(offset))
-    } else if kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64 {
+    } else if row.is_by_frame_pointer() {
         walk.unproven = 1;
         Ok(walk.frame_pointer.wrapping_add(16))
     } else if kind == RowKind::Plt as u64 {
-        let pushed = if walk.instruction_pointer & 15 >= offset >> 3 { 8 } else { 0 };
-        Ok(walk.stack_pointer.wrapping_add(8 + pushed))
+        Ok(row.plt_cfa(walk.instruction_pointer, walk.stack_pointer))
     } else if kind == RowKind::Deref as u64 {
         let at = walk.frame_pointer.wrapping_add(row.fp_offset_bytes());
         Ok(word(scratch, at)?.wrapping_add(offset))

@@ -4,15 +4,14 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
-use jjleak_common::stack::StackStatus;
+use jjleak_common::{
+    stack::StackStatus,
+    unwind::step::{WORD, is_word_address},
+};
 
 use super::{Claimed, WINDOW_WORDS, Walk, replay};
 
 const PAGE: u64 = 4096;
-/// Highest address of a word in user space: memory above cannot be memory of the target that is not resident
-/// (Documentation/arch/x86/x86_64/mm.rst in Linux; stacks are below 2^47 even with five levels of page tables).
-pub(super) const LAST_ADDRESS: u64 = (1 << 47) - 8;
-const WORD: u64 = 8;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 
 /// The word at `at`. If it is outside of the window, the window moves there, and includes the words above it, which the outer
@@ -24,7 +23,7 @@ const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 #[inline(always)]
 pub(super) fn word(scratch: Claimed, at: u64) -> Result<u64, StackStatus> {
     let walk = scratch.walk();
-    if at & 7 != 0 || at > LAST_ADDRESS {
+    if !is_word_address(at) {
         return Err(StackStatus::BadFrame);
     }
     let mut offset = at.wrapping_sub(walk.window_at);

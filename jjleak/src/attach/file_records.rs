@@ -52,6 +52,8 @@ pub enum Recorded {
     Program,
     /// It mapped a file for execution.
     File(RecordedFile),
+    /// It made other memory executable, at these addresses: generated code, or a file without a path.
+    Memory(Range<u64>),
 }
 
 /// A file mapped for execution.
@@ -65,6 +67,22 @@ pub struct RecordedFile {
     pub file: FileId,
     /// Path of the file in the root of the process.
     pub path: PathBuf,
+}
+
+impl Recorded {
+    /// Returns true if other code than that at `offset` of `file` was executable at an address.
+    #[must_use]
+    pub fn is_other_code(&self, address: u64, file: FileId, offset: u64) -> bool {
+        match self {
+            Self::Program => false,
+            Self::Memory(addresses) => addresses.contains(&address),
+            Self::File(mapped) => {
+                let mapped_offset =
+                    || mapped.file_offset.wrapping_add(address.wrapping_sub(mapped.addresses.start));
+                mapped.addresses.contains(&address) && (mapped.file != file || mapped_offset() != offset)
+            }
+        }
+    }
 }
 
 impl FileRecords {
@@ -125,13 +143,19 @@ fn record(cpu: usize) -> io::Result<Sampler> {
 fn read(record: &Record<'_>, is_exec: bool) -> Option<(u32, Recorded)> {
     let (pid, what) = match record {
         Record::Comm(name) if is_exec => (name.pid, Recorded::Program),
-        Record::Mmap2(mapping) => (mapping.pid, Recorded::File(file(mapping)?)),
+        Record::Mmap2(mapping) => {
+            (mapping.pid, file(mapping).map_or_else(|| Recorded::Memory(addresses(mapping)), Recorded::File))
+        }
         _ => return None,
     };
     (pid != 0).then_some((pid, what))
 }
 
-/// The mapped file. `None` for memory of no file, and for what is a file in name only.
+fn addresses(mapping: &Mmap2<'_>) -> Range<u64> {
+    mapping.addr..mapping.addr.saturating_add(mapping.len)
+}
+
+/// The mapped file; `None` for memory without a file, and for files without a path.
 fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
     let length = mapping.filename.iter().position(|byte| *byte == 0).unwrap_or(mapping.filename.len());
     let path = Path::new(OsStr::from_bytes(&mapping.filename[..length]));
@@ -140,7 +164,7 @@ fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
         && ![&b"//"[..], b"/memfd:"].iter().any(|begin| mapping.filename.starts_with(begin));
     let file = FileId { device: (mapping.maj()?, mapping.min()?), inode: mapping.ino()? };
     (is_path && file.inode != 0).then(|| RecordedFile {
-        addresses: mapping.addr..mapping.addr.saturating_add(mapping.len),
+        addresses: addresses(mapping),
         file_offset: mapping.pgoff,
         file,
         path: path.to_path_buf(),
@@ -150,4 +174,33 @@ fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
 /// Time of a record: its last field.
 fn time(record: &[u8]) -> u64 {
     record.last_chunk().map_or(0, |time| u64::from_ne_bytes(*time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: FileId = FileId { device: (8, 1), inode: 7 };
+
+    #[test]
+    fn code_is_the_same_only_at_the_same_offset_of_the_same_file() {
+        let mapped = Recorded::File(RecordedFile {
+            addresses: 0x7000..0x9000,
+            file_offset: 0x3000,
+            file: FILE,
+            path: PathBuf::from("/lib/a.so"),
+        });
+        assert!(!mapped.is_other_code(0x8010, FILE, 0x4010));
+        assert!(mapped.is_other_code(0x8010, FILE, 0x1010), "another part of the file");
+        assert!(mapped.is_other_code(0x8010, FileId { inode: 8, ..FILE }, 0x4010), "another file");
+        assert!(!mapped.is_other_code(0x9010, FILE, 0), "not mapped there");
+    }
+
+    #[test]
+    fn generated_code_is_other_code_than_that_of_any_file() {
+        let generated = Recorded::Memory(0x7000..0x9000);
+        assert!(generated.is_other_code(0x8010, FILE, 0x1010));
+        assert!(!generated.is_other_code(0x9000, FILE, 0x1010));
+        assert!(!Recorded::Program.is_other_code(0x8010, FILE, 0));
+    }
 }

@@ -276,12 +276,13 @@ impl Attachment {
     #[must_use]
     pub fn has_room(&self, refused: &RowsRefused) -> bool {
         match refused {
-            RowsRefused::Full { words, .. } => self.tables.has_room(*words),
+            RowsRefused::Full { words, groups, .. } => self.tables.has_room(*words, *groups),
+            RowsRefused::TooLong { .. } => false,
             RowsRefused::Write(_) => true,
         }
     }
 
-    /// Keeps the unwind rows of files that a process maps, which [`Self::set_code`] has not been told yet.
+    /// Keeps the unwind rows of files that a process maps, until [`Self::set_code`].
     pub fn announce_code(&mut self, slot: ProcessSlot, files: impl IntoIterator<Item = FileVersion>) {
         self.tables.announce(slot, files);
     }
@@ -317,9 +318,9 @@ impl Attachment {
     pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping], seen: CodeSeen) -> Result<usize, Error> {
         let slot = image.slot();
         let in_use = self.processes.mappings(slot)?;
-        let (table, left_out) = self.tables.write(slot, in_use, code, seen)?;
+        let (table, excess) = self.tables.write(slot, in_use, code, seen)?;
         self.processes.set_mappings(image, table)?;
-        Ok(left_out)
+        Ok(excess)
     }
 
     /// Begins a scan of a process's mappings; the result is passed to [`Self::set_code`] together with the mappings. Invalidates
@@ -350,6 +351,12 @@ impl Attachment {
     /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.
     pub fn events(&mut self) -> Result<Events, Error> {
         Events::new(Ring::new(self.ring(names::EVENTS)?))
+    }
+
+    /// Waits until the BPF programs that run now have ended, some 10 ms. Returns false if that is impossible, because no process has
+    /// any unwind rows.
+    pub(crate) fn await_programs(&self) -> Result<bool, Error> {
+        self.tables.await_programs()
     }
 
     /// Settings of the loaded object.

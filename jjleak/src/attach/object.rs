@@ -13,12 +13,12 @@ use jjleak_common::stage::{Measurement, Stage, Step};
 use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::{CHUNK_WORDS, CHUNKS, Row, TABLES_PER_PROCESS};
 use jjleak_common::{live, names, stack};
-use nix::sys::sysinfo::sysinfo;
 
 use super::kernel_offsets::KernelOffsets;
 use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
 use super::{Error, Programs, SizeFilter, hooks, mapping_events};
+use crate::processes::{MemoryLimit, Pid};
 
 /// The object compiled by `cargo xtask build`; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
@@ -120,19 +120,19 @@ impl Default for Capacity {
             blocks: live::DEFAULT_BLOCKS,
             stacks: stack::DEFAULT_STACKS,
             frame_bytes: stack::DEFAULT_FRAME_BYTES,
-            rows: default_rows(sysinfo().map_or(0, |info| info.ram_total())),
+            rows: default_rows(Pid::new(std::process::id()).and_then(MemoryLimit::lowest).unwrap_or(0)),
             processes: 1,
         }
     }
 }
 
-/// Default capacity for unwind rows on a machine with this much memory in bytes: at most 1/64 of the memory. 4 million rows hold a
-/// JVM with all its libraries ten times over, 32 million several browsers and compilers.
+/// Default capacity for unwind rows: at most 1/64 of the `memory` in bytes that jjleak may use. 4 million rows hold a JVM with all its
+/// libraries ten times over, 32 million several browsers and compilers.
 fn default_rows(memory: u64) -> u32 {
-    const LEAST: u32 = 4 << 20;
-    const MOST: u32 = 32 << 20;
+    const MIN: u32 = 4 << 20;
+    const MAX: u32 = 32 << 20;
     let rows = memory / 64 / size_of::<Row>() as u64;
-    u32::try_from(rows).unwrap_or(MOST).clamp(LEAST, MOST)
+    u32::try_from(rows).unwrap_or(MAX).clamp(MIN, MAX)
 }
 
 /// Loads maps and programs.

@@ -2,16 +2,18 @@
 //!
 //! - `rows`: the rows of all modules, in `groups`, which are in `chunks` with free `space`.
 //! - `known_files`: where the kernel side finds rows of files that a process has just mapped.
+//! - `room`: the files that make room for others.
 //! - `uses`: the modules that the code mappings refer to.
 //!
 //! Rows of a module stay valid as long as the file exists, wherever and whenever it is mapped. They are removed only when there
 //! is no space for others, and only if no process maps the file. A walk that runs meanwhile never meets rows of another module:
 //! first, all that leads to the rows is removed, which are the kernel side's entry for the file and outdated tables of mappings;
-//! then [`RowTables::await_walks`] waits for walks that have already followed it; only then others can take the place.
+//! then [`RowTables::await_programs`] waits for walks that have already followed it; only then others can take the place.
 
 mod chunks;
 mod groups;
 mod known_files;
+mod room;
 mod rows;
 mod space;
 mod uses;
@@ -26,26 +28,24 @@ use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeSeen, MAX_CODE_FILES, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, TABLES_PER_PROCESS, layer,
+    CodeSeen, MAX_CODE_FILES, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGE_SHIFT,
+    TABLES_PER_PROCESS, layer,
 };
 
 use known_files::KnownFiles;
+use room::{Extent, first_of, missing, spare};
 use rows::{RowTables, Stored};
 use uses::Uses;
 
 use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
-use crate::unwind::VerifiedRows;
+use crate::unwind::{ModuleRows, VerifiedRows};
 
 pub(super) use known_files::MINOR_BITS;
 
 /// Addresses above belong to the kernel and the vsyscall page, which contain no frames of a program. The kernel side's search
 /// compares addresses by the sign of their difference, which is correct below.
 const USER_SPACE_END: u64 = 1 << 47;
-
-/// Share of the capacity that is kept free of rows of files that are not mapped yet, and that is freed at once when files are
-/// removed: each removal waits for running walks, some 10 ms.
-const SPARE: u64 = 8;
 
 /// The memory-mapped tables.
 pub(super) struct UnwindTables {
@@ -156,17 +156,23 @@ impl UnwindTables {
             return Ok(());
         }
         let rows = module.rows();
-        let (words, spare) = (RowTables::words_of(rows), self.rows.capacity() / SPARE);
+        let extent = Extent::of(rows);
+        if extent.groups > Extent::MAX_GROUPS {
+            return Err(RowsRefused::TooLong { pages: rows.pages().len() });
+        }
         if self.modules.len() >= MAX_CODE_FILES as usize {
-            self.remove_unused(0, MAX_CODE_FILES as usize / 8)?;
+            self.remove_unused(Extent::default(), MAX_CODE_FILES as usize / 8)?;
         }
         let mut stored = self.rows.add(rows)?;
         // Free space may be in pieces that are too small: remove more, as long as there is anything to remove.
-        while stored.is_none() && self.has_room(words) && self.remove_unused(words.max(spare), 1)? {
+        while stored.is_none()
+            && self.has_room(extent.words, extent.groups)
+            && self.remove_unused(self.to_remove(extent), 1)?
+        {
             stored = self.rows.add(rows)?;
         }
         self.rows.shrink();
-        let stored = stored.ok_or(RowsRefused::Full { rows: rows.rows().len(), words })?;
+        let stored = stored.ok_or_else(|| refused(rows, extent))?;
         self.known_files.add(file, module, &stored);
         self.uses.add(file);
         let addends = module.parts().iter().map(|part| part.addend).collect();
@@ -181,56 +187,66 @@ impl UnwindTables {
         file: FileVersion,
         module: &VerifiedRows,
     ) -> Result<(), RowsRefused> {
-        let words = RowTables::words_of(module.rows());
-        if words + self.rows.capacity() / SPARE > self.rows.room()
-            || self.modules.len() >= MAX_CODE_FILES as usize
-        {
-            return Err(RowsRefused::Full { rows: module.rows().rows().len(), words });
+        let extent = Extent::of(module.rows());
+        let is_spare = self.rows.room().holds(extent.and(spare(self.rows.capacity())));
+        if !is_spare || self.modules.len() >= MAX_CODE_FILES as usize {
+            return Err(refused(module.rows(), extent));
         }
         self.add(file, module)?;
         Ok(self.publish()?)
     }
 
-    /// Returns true if a module of this many words would fit if all rows of files that no process maps were removed.
-    pub(super) fn has_room(&self, words: u64) -> bool {
-        let words_of = |file| self.modules.get(&file).map_or(0, |loaded| loaded.rows.words());
-        let unused = || self.uses.unused().into_iter().map(words_of).sum::<u64>();
-        self.rows.room() >= words || self.rows.room() + unused() >= words
+    /// Returns true if a module of this size would fit if all rows of files that no process maps were removed.
+    pub(super) fn has_room(&self, words: u64, groups: u64) -> bool {
+        let extent = Extent { words, groups };
+        let room = self.rows.room();
+        let unused = || self.uses.unused().into_iter().map(|file| self.extent_of(file));
+        room.holds(extent) || unused().fold(room, Extent::and).holds(extent)
     }
 
-    /// Removes rows of files that no process maps, the least recently mapped first, until at least this many words and files are
-    /// removed. Returns true if any were.
-    fn remove_unused(&mut self, words: u64, files: usize) -> Result<bool, Error> {
+    fn extent_of(&self, file: FileVersion) -> Extent {
+        self.modules.get(&file).map_or_else(Extent::default, |loaded| loaded.rows.extent())
+    }
+
+    /// Space to free for a module of this size that does not fit: where there is too little, at least the spare share.
+    fn to_remove(&self, extent: Extent) -> Extent {
+        let (room, spare) = (self.rows.room(), spare(self.rows.capacity()));
+        missing(room, extent, spare)
+    }
+
+    /// Removes rows of files that no process maps, the least recently mapped first, until at least this much space and this many files
+    /// are removed. Returns true if any were.
+    fn remove_unused(&mut self, extent: Extent, files: usize) -> Result<bool, Error> {
         self.publish()?;
-        let mut freed = 0;
-        let mut unused = self.uses.unused();
-        unused.retain(|file| *file != FileVersion::VDSO);
-        let counted = unused.iter().enumerate().take_while(|(index, file)| {
-            let is_enough = freed >= words && *index >= files;
-            freed += self.modules.get(file).map_or(0, |loaded| loaded.rows.words());
-            !is_enough
-        });
-        let gone: HashSet<_> = counted.map(|(_, file)| *file).collect();
-        if gone.is_empty() {
+        let mut candidates = self.uses.unused();
+        candidates.retain(|file| *file != FileVersion::VDSO);
+        let sizes = candidates.into_iter().map(|file| (file, self.extent_of(file)));
+        let unused: HashSet<_> = first_of(sizes, extent, files).into_iter().collect();
+        if unused.is_empty() {
             return Ok(false);
         }
-        for table in self.uses.take_outdated(&gone) {
+        for table in self.uses.take_outdated(&unused) {
             self.void(table);
         }
-        let mut removed = Vec::with_capacity(gone.len());
-        for file in &gone {
+        let mut removed = Vec::with_capacity(unused.len());
+        for file in &unused {
             self.known_files.remove(*file)?;
             self.uses.remove(*file);
             removed.extend(self.modules.remove(file));
         }
         // If this fails, the space is lost, but no walk meets other rows there.
-        self.rows.await_walks()?;
+        self.rows.await_programs()?;
         for loaded in &removed {
             self.rows.remove(&loaded.rows);
         }
         self.removed += removed.len() as u64;
         tracing::debug!("removed the unwind rows of {} files that no process maps", removed.len());
         Ok(true)
+    }
+
+    /// Waits until all programs that run now have ended. Returns false if there are no rows.
+    pub(super) fn await_programs(&self) -> Result<bool, Error> {
+        self.rows.await_programs()
     }
 
     /// Sets the location of a process's generated code. Takes effect at the next [`Self::write`].
@@ -308,7 +324,7 @@ impl UnwindTables {
         self.mark(index);
         let mut mappings = self.mappings_of(slot, code);
         mappings.sort_by_key(|mapping| mapping.begin);
-        let left_out = mappings.len().saturating_sub(MAX_MAPPINGS);
+        let excess = mappings.len().saturating_sub(MAX_MAPPINGS);
         mappings.truncate(MAX_MAPPINGS);
         // SAFETY: the table is mapped for writing and not in use; all writes are in bounds.
         unsafe {
@@ -322,7 +338,7 @@ impl UnwindTables {
         self.complete(table);
         let files = code.iter().filter_map(|code| code.module).map(|(file, _)| file);
         self.uses.write(slot, index, files.filter(|file| self.modules.contains_key(file)));
-        Ok((index, left_out))
+        Ok((index, excess))
     }
 
     /// Code mappings of a process. Mappings without a file that overlap the generated code count as generated.
@@ -381,6 +397,10 @@ impl UnwindTables {
     }
 }
 
+fn refused(rows: &ModuleRows, Extent { words, groups }: Extent) -> RowsRefused {
+    RowsRefused::Full { rows: rows.rows().len(), words, groups }
+}
+
 /// The one of a process's two tables that is not in use.
 fn not_in_use(slot: ProcessSlot, in_use: Option<u32>) -> u32 {
     let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
@@ -397,6 +417,14 @@ pub enum RowsRefused {
         rows: usize,
         /// Number of words that they take.
         words: u64,
+        /// Number of entries in the directory that they take.
+        groups: u64,
+    },
+    /// The module's text takes too much of the directory.
+    #[error("its code extends over {} MiB, more than the unwind tables allow for a file", pages >> (20 - PAGE_SHIFT))]
+    TooLong {
+        /// Number of pages of its text.
+        pages: usize,
     },
     /// The tables could not be written.
     #[error("its rows could not be written to the unwind tables")]

@@ -147,8 +147,8 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(live::MAX_BLOCKS)))]
     pub(super) max_live: u32,
 
-    /// Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name,
-    /// --system-wide or --threads]
+    /// Maximum number of distinct stacks with live blocks, 100 to 200 bytes each; stacks without leave the table before it
+    /// fills up, and keep their totals [default: 40000; twice that with --follow, --name, --system-wide or --threads]
     #[arg(long, value_name = "N", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
     pub(super) max_stacks: Option<u32>,
@@ -203,8 +203,9 @@ pub(super) struct Args {
     pub(super) verbose: u8,
 }
 
-/// Factor on the default room for stacks if processes are followed or threads distinguished.
-const WHERE_FOLLOWED: u32 = 4;
+/// Factors on the default room for stacks, and for frames of new ones, if processes are followed or threads distinguished.
+const STACKS_WHERE_FOLLOWED: u32 = 2;
+const FRAMES_WHERE_FOLLOWED: u32 = 4;
 
 /// Target of a run.
 #[derive(Debug)]
@@ -274,11 +275,11 @@ impl Args {
     pub(super) fn apply(&self, settings: &mut Settings) {
         // Stacks are kept per process, or thread, and for a while after it has ended.
         let one = settings.following == Following::Nobody && !self.threads;
-        let processes = if one { 1 } else { WHERE_FOLLOWED };
+        let (stacks, frames) = if one { (1, 1) } else { (STACKS_WHERE_FOLLOWED, FRAMES_WHERE_FOLLOWED) };
         settings.capacity = Capacity {
             blocks: self.max_live,
-            stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * processes),
-            frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * processes),
+            stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * stacks),
+            frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * frames),
             rows: self.max_rows.unwrap_or(settings.capacity.rows),
             ..settings.capacity
         };

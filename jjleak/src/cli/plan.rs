@@ -4,7 +4,8 @@ use super::args::{Args, Subject};
 use super::{Failure, allocator_tables, baseline};
 use crate::attach::{Following, Programs, Settings};
 use crate::processes::{Pid, Streams};
-use crate::session::{CostBound, Plan, Schedule, Target};
+use crate::render::Format;
+use crate::session::{CostBound, Listing, Plan, Schedule, Target};
 
 /// From `-vv` on, the kernel side's messages are shown.
 const KERNEL_LOG_VERBOSITY: u8 = 2;
@@ -24,6 +25,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
         settings,
         allocators,
         baseline: baseline::baseline(args)?,
+        listing: listing(args),
         coverage: args.coverage()?,
         cost_bound: args.max_overhead.map(bound),
         asks_for_perf_maps: args.refresh_perf_map,
@@ -36,6 +38,18 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
             begins_early: false,
         },
     })
+}
+
+/// Only JSON and pprof have stacks without live blocks. A baseline is subtracted stack by stack.
+fn listing(args: &Args) -> Listing {
+    let formats = &args.outputs.format;
+    if formats.contains(&Format::Json) || args.baseline.is_some() {
+        Listing::Always
+    } else if formats.contains(&Format::Pprof) {
+        Listing::AtEnd
+    } else {
+        Listing::Never
+    }
 }
 
 fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {

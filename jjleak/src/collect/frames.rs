@@ -1,38 +1,80 @@
 //! Frames of stacks, which the kernel side sends when it first sees a stack.
+//!
+//! A thread takes them from the ring buffer at once: taking a profile can last longer than the buffer.
 
 use std::collections::{BTreeSet, HashMap};
-use std::os::fd::{AsRawFd, RawFd};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::{COMM_BYTES, ImageId};
-use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackRecord, StackStatus};
+use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackRow, StackStatus, StackUsage};
 use jjleak_common::unwind::MAX_FOUND;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
 
 use super::threads::Threads;
+use super::unfinished::hurry;
+use super::{stacks, usage};
+use crate::attach::{Error, Mapped};
 use crate::snapshot::RawStack;
+
+/// Time between two reads of the ring buffer.
+const REST: Duration = Duration::from_millis(1);
 
 /// Received frames, by row of the stack table.
 pub(super) struct Frames {
-    ring: RingBuf<MapData>,
-    received: HashMap<u32, RawStack>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// With the hash that the kernel side has computed.
+    received: HashMap<u32, (u64, RawStack)>,
     /// Rows of each image that have not been taken yet.
     new: HashMap<ImageId, Vec<u32>>,
     threads: Threads,
 }
 
 impl Frames {
-    pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring, received: HashMap::new(), new: HashMap::new(), threads: Threads::default() }
+    /// Begins to receive. If no thread can be started, frames are received by [`Self::receive`] only.
+    pub(super) fn new(records: RingBuf<MapData>, usage: Mapped<StackUsage>) -> Result<Self, Error> {
+        let event = || EventFd::new().map_err(|errno| Error::Map(errno.into()));
+        let waiting = records.as_raw_fd();
+        let ring = Mutex::new(Ring { records, usage, inbox: Vec::new() });
+        let shared = Arc::new(Shared { ring, arrived: event()?, end: event()? });
+        let run = {
+            let shared = Arc::clone(&shared);
+            move || {
+                hurry();
+                shared.receive_until_end(waiting);
+            }
+        };
+        let thread = thread::Builder::new().name("stack frames".to_owned()).spawn(run).ok();
+        Ok(Self {
+            shared,
+            thread,
+            received: HashMap::new(),
+            new: HashMap::new(),
+            threads: Threads::default(),
+        })
     }
 
     /// Receives waiting records.
-    pub(super) fn receive(&mut self) {
-        while let Some(record) = self.ring.next() {
-            if let Some((image, row, stack)) = parse(&record) {
-                if let (true, Some((number, name))) = (stack.thread != 0, thread(&record)) {
-                    self.threads.see(image, stack.thread, number, name);
-                }
-                self.received.insert(row, stack);
+    pub(super) fn receive(&mut self, table: &Mapped<StackRow>) {
+        let records = {
+            let mut ring = self.shared.ring();
+            ring.drain();
+            mem::take(&mut ring.inbox)
+        };
+        for Record { hash, image, row, stack, thread } in records {
+            if let (true, Some((number, name))) = (stack.thread != 0, thread) {
+                self.threads.see(image, stack.thread, number, name);
+            }
+            // A record that has waited for long can be of a stack that has left the row since.
+            if [hash, EVICTED].contains(&stacks::hash(table, row)) {
+                self.received.insert(row, (hash, stack));
                 self.new.entry(image).or_default().push(row);
             }
         }
@@ -51,31 +93,141 @@ impl Frames {
     }
 
     pub(super) fn of_row(&self, row: u32) -> Option<&RawStack> {
-        self.received.get(&row)
+        self.received.get(&row).map(|(_, stack)| stack)
+    }
+
+    /// Returns true if the stack with this hash has been received for the row.
+    pub(super) fn has(&self, row: u32, hash: u64) -> bool {
+        self.received.get(&row).is_some_and(|(of, _)| *of == hash)
+    }
+
+    /// Drops what was received for a row, if it is of another stack.
+    pub(super) fn keep_only(&mut self, row: u32, hash: u64) {
+        if !self.has(row, hash) {
+            self.received.remove(&row);
+        }
     }
 
     /// Replaces an unfinished stack, which is new once more.
     pub(super) fn replace(&mut self, image: ImageId, row: u32, stack: RawStack) {
-        self.received.insert(row, stack);
-        self.new.entry(image).or_default().push(row);
+        if let Some((_, known)) = self.received.get_mut(&row) {
+            *known = stack;
+            self.new.entry(image).or_default().push(row);
+        }
+    }
+
+    /// Takes the frames of a row's stack. Those of an unfinished stack stay, because they are needed to finish it.
+    pub(super) fn take(&mut self, row: u32) -> Option<RawStack> {
+        let (_, stack) = self.received.get_mut(&row)?;
+        if stack.status == StackStatus::NoMapping {
+            return Some(stack.clone());
+        }
+        let frames = mem::take(&mut stack.frames);
+        Some(RawStack { frames, ..stack.clone() })
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.received = HashMap::new();
+        self.new = HashMap::new();
     }
 
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
-        self.received.retain(|row, _| !rows.contains(row));
-        self.new.retain(|_, new| new.iter().any(|row| !rows.contains(row)));
+        for row in rows {
+            self.received.remove(row);
+        }
+        self.new.retain(|_, new| {
+            new.retain(|row| !rows.contains(row));
+            !new.is_empty()
+        });
     }
 }
 
 impl AsRawFd for Frames {
+    /// A descriptor that becomes readable when frames have arrived for which the kernel side has woken the thread.
     fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+        match self.thread {
+            Some(_) => self.shared.arrived.as_raw_fd(),
+            None => self.shared.ring().records.as_raw_fd(),
+        }
     }
 }
 
+impl Drop for Frames {
+    fn drop(&mut self) {
+        // The counter has room for this.
+        let _ = self.shared.end.write(1);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What both threads use.
+struct Shared {
+    ring: Mutex<Ring>,
+    arrived: EventFd,
+    end: EventFd,
+}
+
+struct Ring {
+    records: RingBuf<MapData>,
+    usage: Mapped<StackUsage>,
+    /// Received records: at most one for each row of the stack table, and those of rows that were emptied since.
+    inbox: Vec<Record>,
+}
+
+impl Ring {
+    fn drain(&mut self) {
+        while let Some(bytes) = self.records.next() {
+            if let Some(record) = parse(&bytes) {
+                usage::add_received(&self.usage, record.image.slot(), bytes.len());
+                self.inbox.push(record);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn receive_until_end(&self, waiting: RawFd) {
+        // SAFETY: the ring buffer is in `self`, and owns its descriptor until then.
+        let waiting = unsafe { BorrowedFd::borrow_raw(waiting) };
+        loop {
+            let end = PollFd::new(self.end.as_fd(), PollFlags::POLLIN);
+            let mut events = [PollFd::new(waiting, PollFlags::POLLIN), end];
+            let outcome = poll(&mut events, PollTimeout::NONE);
+            let is_over = events[1].any().unwrap_or(true);
+            if is_over || outcome.is_err_and(|errno| errno != Errno::EINTR) {
+                return;
+            }
+            self.ring().drain();
+            let _ = self.arrived.write(1);
+            // Records come one by one: this leaves time for more, and for whoever is writing one.
+            thread::sleep(REST);
+        }
+    }
+}
+
+/// A decoded [`StackRecord`].
+#[derive(Debug, PartialEq, Eq)]
+struct Record {
+    hash: u64,
+    image: ImageId,
+    row: u32,
+    stack: RawStack,
+    /// Number and name of the thread.
+    thread: Option<(u32, String)>,
+}
+
 /// Decodes a [`StackRecord`] that is truncated after its last frame.
-fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
+fn parse(record: &[u8]) -> Option<Record> {
     let (header, frames) = record.split_at_checked(StackRecord::HEADER_BYTES)?;
     let word = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let hash = header.get(std::mem::offset_of!(StackRecord, hash)..)?.first_chunk()?;
+    let hash = u64::from_ne_bytes(*hash);
     let row = word(std::mem::offset_of!(StackRecord, row))?;
     let image = ImageId(word(std::mem::offset_of!(StackRecord, image))?);
     let count = word(std::mem::offset_of!(StackRecord, frame_count))? as usize;
@@ -90,10 +242,17 @@ fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     for (found, identity) in found.iter_mut().zip(identities) {
         *found = u64::from_ne_bytes(*identity);
     }
-    let thread = header.get(std::mem::offset_of!(StackRecord, thread)..)?.first_chunk()?;
-    let thread = u64::from_ne_bytes(*thread);
+    let identity = header.get(std::mem::offset_of!(StackRecord, thread)..)?.first_chunk()?;
+    let identity = u64::from_ne_bytes(*identity);
+    let thread = if identity == 0 { None } else { thread(record) };
     let frames = words[..count].iter().map(|word| StackFrame(u64::from_ne_bytes(*word))).collect();
-    Some((image, row, RawStack { status, found, thread, frames }))
+    Some(Record {
+        hash,
+        image,
+        row,
+        stack: RawStack { status, found: found.into(), thread: identity, frames },
+        thread,
+    })
 }
 
 /// Number and name of a [`StackRecord`]'s thread.
@@ -127,13 +286,15 @@ mod tests {
     #[test]
     fn a_record_gives_its_row_status_and_frames() {
         let complete = StackStatus::Complete;
-        let expected = RawStack {
+        let stack = RawStack {
             status: complete,
-            found: found(),
+            found: found().into(),
             thread: 99,
             frames: vec![StackFrame(0x10), StackFrame(0x20)],
         };
-        assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((ImageId(1), 77, expected)));
+        let thread = Some((42, "worker".to_owned()));
+        let expected = Record { hash: 9, image: ImageId(1), row: 77, stack, thread };
+        assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some(expected));
     }
 
     #[test]

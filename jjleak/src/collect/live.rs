@@ -75,7 +75,7 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
 }
 
 /// The record without the mark of a running `realloc`: until that returns, the block is unchanged.
-fn unmarked(record: Record) -> Record {
+pub(super) fn unmarked(record: Record) -> Record {
     Record { stack: record.stack & !RESIZING, ..record }
 }
 
@@ -108,6 +108,13 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
         }
     }
     Ok(())
+}
+
+/// Calls `each` with the row of the stack of every block in the table. A block that is there all the time is found.
+pub(super) fn stacks(table: &Mapped<LiveSet>, mut each: impl FnMut(u32)) {
+    for set in (0..table.len()).filter_map(|index| table.get(index)).filter(|set| !is_empty(*set)) {
+        (0..WAYS).filter_map(|way| read_way(set, way)).for_each(|(_, record)| each(record.stack));
+    }
 }
 
 /// Returns whether a key is a block's whose image has ended.

@@ -20,6 +20,7 @@ impl Collector {
         table: &TrackedMappings,
         is_in_allocator: impl Fn(&RawStack) -> bool,
     ) {
+        // Stacks whose addresses were taken are in a profile, and therefore in no allocator.
         let is_in_allocator = |row| self.stack(row).is_some_and(&is_in_allocator);
         add(snapshot, table, is_in_allocator, |row| self.hash(row));
     }

@@ -4,6 +4,7 @@
 //! losses. The tables are read through `mmap`, without a system call per entry and without stopping anything.
 
 mod counters;
+mod eviction;
 mod frames;
 mod freed;
 mod live;
@@ -14,6 +15,7 @@ mod stacks;
 mod threads;
 mod timelines;
 mod unfinished;
+mod usage;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,17 +28,20 @@ use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{StackFrame, StackRow, StackTotals, lost_row};
+use jjleak_common::stack::{StackFrame, StackRow, StackTotals, StackUsage, lost_row};
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use crate::fast_map::{FastMap, fast_map};
 use crate::sample_windows::Windows;
-use crate::snapshot::{RawStack, Thread};
+use crate::snapshot::{Allocated, RawStack, Thread};
 use crate::unwind::StackCopy;
+use eviction::EvictionSchedule;
 use frames::Frames;
 use timelines::Timelines;
 use unfinished::UnfinishedStacks;
 use windows::WindowSums;
+
+pub use eviction::EvictedRow;
 
 /// Reads the tables of an attachment.
 pub struct Collector {
@@ -44,6 +49,7 @@ pub struct Collector {
     freed: Mapped<FreedLog>,
     totals: Mapped<StackTotals>,
     stacks: Mapped<StackRow>,
+    usage: Mapped<StackUsage>,
     counters: Mapped<CounterRow>,
     frames: Frames,
     unfinished: UnfinishedStacks,
@@ -55,6 +61,9 @@ pub struct Collector {
     threads: bool,
     timelines: Timelines,
     windows: Option<WindowSums>,
+    schedule: EvictionSchedule,
+    /// True if rows from which nothing was allocated are kept: stacks of mappings are counted on the user side only.
+    keeps_uncounted: bool,
     /// Number of rows of the stack table that had blocks at the last snapshot.
     rows_with_blocks: usize,
     /// Time of creation, before which nothing was counted.
@@ -64,7 +73,7 @@ pub struct Collector {
 impl Collector {
     /// Maps the tables. Must be called once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
-        let Settings { sampling, combined, threads, .. } = *attachment.settings();
+        let Settings { sampling, combined, threads, mappings, .. } = *attachment.settings();
         Ok(Self {
             freed: Mapped::writable(attachment.map(names::FREED)?)?,
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
@@ -77,8 +86,14 @@ impl Collector {
             since_ns: now_ns(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
+            usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
+            schedule: EvictionSchedule::default(),
+            keeps_uncounted: mappings.is_some(),
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
-            frames: Frames::new(attachment.ring(names::FRAMES)?),
+            frames: Frames::new(
+                attachment.ring(names::FRAMES)?,
+                Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
+            )?,
             unfinished: UnfinishedStacks::receive(attachment.ring(names::UNFINISHED)?)?,
             finished: fast_map(0),
         })
@@ -151,10 +166,32 @@ impl Collector {
         self.frames.of_row(row)
     }
 
+    /// Takes the addresses of the stack in a row, for names. Later, [`Self::stack`] returns it without them.
+    pub fn take_stack(&mut self, row: u32) -> Option<RawStack> {
+        self.frames.take(row)
+    }
+
+    /// Drops the addresses of all stacks.
+    pub fn forget_frames(&mut self) {
+        self.frames.forget_all();
+    }
+
     /// The thread of the stack in a row of the kernel's table; `None` if threads are not distinguished.
     #[must_use]
     pub fn thread(&self, image: ImageId, row: u32) -> Option<&Thread> {
-        self.frames.threads().get(image, self.stack(row)?.thread)
+        self.thread_of(image, self.stack(row)?.thread)
+    }
+
+    /// The thread with this [identity](jjleak_common::stack::thread_identity).
+    #[must_use]
+    pub fn thread_of(&self, image: ImageId, identity: u64) -> Option<&Thread> {
+        self.frames.threads().get(image, identity)
+    }
+
+    /// Converts allocations from the kernel side's unit.
+    #[must_use]
+    pub fn rounded(&self, allocated: Allocated) -> Allocated {
+        Allocated { objects: stacks::objects(allocated.objects, self.sampling), ..allocated }
     }
 
     /// Updates the names of an image's threads: `name` returns the current name of a thread by number, or
@@ -165,13 +202,19 @@ impl Collector {
 
     /// Receives the frames of new stacks.
     pub fn receive_frames(&mut self) {
-        self.frames.receive();
+        self.frames.receive(&self.stacks);
     }
 
     /// Takes the copies of an image's unfinished stacks that were made before `until_ns`.
     #[must_use]
     pub fn take_unfinished(&mut self, image: ImageId, until_ns: u64) -> Vec<StackCopy> {
         self.unfinished.take(image, until_ns)
+    }
+
+    /// Number of copies of an image's unfinished stacks that were dropped since the last call, for lack of room.
+    #[must_use]
+    pub fn take_lost_copies(&self, image: ImageId) -> u64 {
+        self.unfinished.take_lost(image)
     }
 
     /// Returns true if there is not much room for more copies of unfinished stacks.
@@ -217,7 +260,7 @@ impl Collector {
         self.frames.take_new(image)
     }
 
-    /// A descriptor that becomes readable when many frames are waiting.
+    /// A descriptor that becomes readable when many or urgent frames have arrived.
     #[must_use]
     pub fn frames_waiting(&self) -> RawFd {
         self.frames.as_raw_fd()
@@ -238,12 +281,12 @@ impl Collector {
         let spilled = spill::read(spill)?;
         let spill: BpfHashMap<_, u64, Record> = BpfHashMap::try_from(spill).map_err(Error::table)?;
         live::remove(&self.live, spill, &spilled, &images)?;
-        let rows = stacks::remove(&self.stacks, &images);
+        let rows = stacks::remove(&self.stacks, &self.usage, &images);
         if self.combined {
             stacks::reset_totals(&self.totals, rows.iter().copied());
         }
         self.frames.forget(&rows);
-        self.unfinished.forget(&rows);
+        self.unfinished.retain(|image| images.is_current(image));
         self.finished.retain(|row, _| !rows.contains(row));
         if let Some(windows) = &mut self.windows {
             windows.forget(&rows);

@@ -6,13 +6,14 @@ use std::sync::atomic::{Ordering, fence};
 
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{FIRST_ROW, StackHash, StackRow, StackTotals, lost_row};
+use jjleak_common::stack::{FIRST_ROW, StackHash, StackRow, StackTotals, StackUsage, lost_row};
 use jjleak_common::unwind::layer;
 
+use super::usage;
 use crate::attach::{Images, Mapped};
 use crate::fast_map::FastMap;
 use crate::snapshot::sums::rounded;
-use crate::snapshot::{LiveBlocks, RawStack, StackUse};
+use crate::snapshot::{Allocated, LiveBlocks, RawStack, StackUse};
 
 /// All used rows of each of these images, in order.
 pub(super) fn read(
@@ -41,7 +42,7 @@ pub(super) fn read(
 }
 
 /// Clears the rows of images that have ended, and returns them.
-pub(super) fn remove(table: &Mapped<StackRow>, images: &Images) -> BTreeSet<u32> {
+pub(super) fn remove(table: &Mapped<StackRow>, usage: &Mapped<StackUsage>, images: &Images) -> BTreeSet<u32> {
     let mut removed = BTreeSet::new();
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).
@@ -49,10 +50,65 @@ pub(super) fn remove(table: &Mapped<StackRow>, images: &Images) -> BTreeSet<u32>
         // A row without an image is free, or being claimed.
         if image.generation() != 0 && !images.is_current(image) {
             empty(row);
+            usage::add_emptied(usage, image.slot());
             removed.insert(index);
         }
     }
     removed
+}
+
+/// A used row, as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UsedRow {
+    pub(super) row: u32,
+    pub(super) hash: u64,
+    pub(super) image: ImageId,
+    /// In the kernel side's unit.
+    pub(super) allocated: Allocated,
+}
+
+/// All used rows, apart from those that are being claimed.
+pub(super) fn used_rows(table: &Mapped<StackRow>) -> impl Iterator<Item = UsedRow> {
+    rows(table).filter_map(|(index, row)| {
+        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
+        (image.generation() != 0).then(|| UsedRow {
+            row: index,
+            hash: hash(table, index),
+            image,
+            allocated: allocated_of(row),
+        })
+    })
+}
+
+/// What was allocated from the stack in a row, in the kernel side's unit.
+pub(super) fn allocated_in(table: &Mapped<StackRow>, row: u32) -> Allocated {
+    table.get(row as usize).map_or(Allocated::default(), |row| allocated_of(row))
+}
+
+fn allocated_of(row: *const StackRow) -> Allocated {
+    // SAFETY: `row` is valid for reads (`Mapped::get`).
+    unsafe {
+        Allocated {
+            objects: read_volatile(addr_of!((*row).allocated_objects)),
+            bytes: read_volatile(addr_of!((*row).allocated_bytes)),
+        }
+    }
+}
+
+/// Sets the hash of a used row: [`EVICTED`](jjleak_common::stack::EVICTED), or the one that it had before.
+pub(super) fn set_hash(table: &Mapped<StackRow>, row: u32, hash: u64) {
+    if let Some(row) = table.get(row as usize) {
+        // SAFETY: mapped for writing. The kernel side changes only the hashes of free rows.
+        unsafe { write_volatile(addr_of_mut!((*row).hash), hash) };
+    }
+}
+
+/// Frees the row of an evicted stack.
+pub(super) fn free(table: &Mapped<StackRow>, row: u32) {
+    if let Some(row) = table.get(row as usize) {
+        empty(row);
+    }
 }
 
 /// Clears the row of allocations without a stack.
@@ -129,6 +185,12 @@ pub(super) fn totals(totals: &Mapped<StackTotals>, row: u32, sampling: Sampling)
     LiveBlocks { objects: objects(count, sampling), bytes, ..LiveBlocks::default() }
 }
 
+/// Returns true if the stack in a row has live blocks, as counted by the kernel side.
+pub(super) fn has_live(totals: &Mapped<StackTotals>, row: u32) -> bool {
+    // SAFETY: `totals` is valid for reads (`Mapped::get`).
+    totals.get(row as usize).is_none_or(|totals| unsafe { read_volatile(addr_of!((*totals).objects)) } != 0)
+}
+
 /// Resets the sums of rows whose stacks are gone.
 pub(super) fn reset_totals(totals: &Mapped<StackTotals>, rows: impl IntoIterator<Item = u32>) {
     for totals in rows.into_iter().filter_map(|row| totals.get(row as usize)) {
@@ -138,13 +200,13 @@ pub(super) fn reset_totals(totals: &Mapped<StackTotals>, rows: impl IntoIterator
 }
 
 /// Converts a count of objects from the kernel side's unit.
-fn objects(count: u64, sampling: Sampling) -> u64 {
+pub(super) fn objects(count: u64, sampling: Sampling) -> u64 {
     if sampling.is_estimate() { rounded(count) } else { count }
 }
 
 /// Frees a row for another stack. The hash goes last: by it, the kernel side recognizes a free row.
 fn empty(row: *mut StackRow) {
-    // SAFETY: the row is mapped for writing. No task of its image runs that could count for it.
+    // SAFETY: the row is mapped for writing. Nothing runs that could count for it.
     unsafe {
         write_volatile(addr_of_mut!((*row).image), 0);
         write_volatile(addr_of_mut!((*row).allocated_objects), 0);

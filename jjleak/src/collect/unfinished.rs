@@ -3,7 +3,6 @@
 //! A thread takes them from the ring buffer at once: they come when a program has just mapped a file, and compiling that file's
 //! rows takes longer than the buffer lasts. Copies hold the target's memory: they are never written to a file.
 
-use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::ImageId;
-use jjleak_common::unfinished::{self, Unfinished};
+use jjleak_common::unfinished::{self, HashedWords, Unfinished};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
@@ -41,7 +40,7 @@ pub(super) struct UnfinishedStacks {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What both threads use. Each lock is held for one record only: the other thread may hold it without having a CPU.
+/// State shared by the two threads. Each lock is held for one record only: the thread that holds it may be waiting for a CPU.
 struct Shared {
     ring: Mutex<Ring>,
     inbox: Mutex<Vec<StackCopy>>,
@@ -53,17 +52,19 @@ struct Ring {
     last: FastMap<(u32, u64), Arc<StackPage>>,
     /// Number of all pages.
     count: Arc<AtomicUsize>,
-    /// Number of copies for which there was no room.
-    left_out: usize,
+    /// Number of copies of each image that were dropped for lack of room.
+    lost: FastMap<u32, u64>,
 }
 
 impl Ring {
     /// Receives a waiting record: a copy, or nothing if there is no room for it. `None` if there is no record.
     fn receive(&mut self) -> Option<Vec<StackCopy>> {
-        let Self { records, last, count, left_out } = self;
+        let Self { records, last, count, lost } = self;
         let record = records.next()?;
         if count.load(Ordering::Relaxed) >= MAX_PAGES {
-            *left_out += 1;
+            if let Some(image) = image_of(&record) {
+                *lost.entry(image).or_default() += 1;
+            }
             return Some(Vec::new());
         }
         if last.len() >= MAX_SHARED {
@@ -97,7 +98,7 @@ impl UnfinishedStacks {
     pub(super) fn receive(records: RingBuf<MapData>) -> Result<Self, Error> {
         let waiting = records.as_raw_fd();
         let end = Arc::new(EventFd::new().map_err(|errno| Error::Map(errno.into()))?);
-        let ring = Ring { records, last: fast_map(0), count: Arc::default(), left_out: 0 };
+        let ring = Ring { records, last: fast_map(0), count: Arc::default(), lost: fast_map(0) };
         let shared = Arc::new(Shared { ring: Mutex::new(ring), inbox: Mutex::default() });
         let run = {
             let (shared, end) = (Arc::clone(&shared), Arc::clone(&end));
@@ -124,12 +125,12 @@ impl UnfinishedStacks {
     pub(super) fn take(&mut self, image: ImageId, until_ns: u64) -> Vec<StackCopy> {
         self.drain();
         let is_wanted = |copy: &mut StackCopy| copy.walk.image == image.0 && copy.walk.taken_ns <= until_ns;
-        let wanted: Vec<_> = self.copies.extract_if(.., is_wanted).collect();
-        if !wanted.is_empty() {
-            let left_out = lock(&self.shared.ring).left_out;
-            tracing::debug!(copies = wanted.len(), left_out, "copies of stacks");
-        }
-        wanted
+        self.copies.extract_if(.., is_wanted).collect()
+    }
+
+    /// Number of an image's copies that were dropped since the last call.
+    pub(super) fn take_lost(&self, image: ImageId) -> u64 {
+        lock(&self.shared.ring).lost.remove(&image.0).unwrap_or_default()
     }
 
     /// Returns true if there is not much room for more copies.
@@ -142,10 +143,11 @@ impl UnfinishedStacks {
         self.copies.extend(copies);
     }
 
-    /// Drops the copies of these rows.
-    pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
+    /// Drops the copies of all other images. Rows do not tell: another stack may have taken a copy's row.
+    pub(super) fn retain(&mut self, is_current: impl Fn(ImageId) -> bool) {
         self.drain();
-        self.copies.retain(|copy| !rows.contains(&copy.walk.row));
+        self.copies.retain(|copy| is_current(ImageId(copy.walk.image)));
+        lock(&self.shared.ring).lost.retain(|image, _| is_current(ImageId(*image)));
         if self.copies.is_empty() {
             let last = std::mem::take(&mut lock(&self.shared.ring).last);
             drop(last);
@@ -163,15 +165,17 @@ impl Drop for UnfinishedStacks {
     }
 }
 
-/// Lets the thread run ahead of the target, which fills the buffer within milliseconds. It has little to do. Without the privilege,
-/// it stays as it is.
-fn hurry() {
+/// Lets the thread run ahead of the target, which fills the buffer within milliseconds. It has little to do. Without `CAP_SYS_NICE`,
+/// or in a service with `RestrictRealtime=yes`, it stays an ordinary thread.
+pub(super) fn hurry() {
     const LOWEST_REAL_TIME: nix::libc::c_int = 1;
     const NICE: nix::libc::c_int = -10;
     let parameters = nix::libc::sched_param { sched_priority: LOWEST_REAL_TIME };
     // SAFETY: the parameters are valid; 0 is the calling thread.
     unsafe {
         if nix::libc::sched_setscheduler(0, nix::libc::SCHED_FIFO, &raw const parameters) != 0 {
+            let error = std::io::Error::last_os_error();
+            tracing::debug!(%error, "no real-time priority: copies of stacks may be lost on a busy machine");
             nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, NICE);
         }
     }
@@ -196,6 +200,12 @@ fn wait_and_receive(shared: &Shared, ring: RawFd, end: &EventFd) {
             thread::sleep(REST);
         }
     }
+}
+
+/// Image of a record.
+fn image_of(record: &[u8]) -> Option<u32> {
+    let image = record.get(offset_of!(Unfinished, image)..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*image))
 }
 
 /// Decodes a record; `None` if it cannot be one.
@@ -223,14 +233,61 @@ fn parse(
         after_call: byte(offset_of!(Unfinished, after_call))?,
         unproven: byte(offset_of!(Unfinished, unproven))?,
         by_frame_pointer: byte(offset_of!(Unfinished, by_frame_pointer))?,
-        reserved: [0; 5],
+        frame_pointer_hashed: byte(offset_of!(Unfinished, frame_pointer_hashed))?,
+        reserved: [0; 4],
     };
     let count = u64::BITS - walk.copied_pages.leading_zeros();
+    // The places of hashed words in all pages are in front of the pages.
+    let room = copied.len() / (size_of::<HashedWords>() + PAGE_BYTES);
+    let (hashed, pages) = copied.split_at_checked(room * size_of::<HashedWords>())?;
+    let hashed = hashed.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let page = |number: u32| {
         let begin = number as usize * PAGE_BYTES;
-        let bytes = copied.get(begin..)?.first_chunk()?;
+        let bytes = pages.get(begin..)?.first_chunk()?;
         let address = walk.copied_at.wrapping_add(u64::from(number) * unfinished::PAGE_BYTES);
         (walk.copied_pages >> number & 1 == 1).then(|| share(walk.image, address, bytes))
     };
-    Some(StackCopy { walk, pages: (0..count).map(page).collect() })
+    Some(StackCopy { walk, pages: (0..count).map(page).collect(), hashed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record with room for two pages, of which the second was copied.
+    fn record() -> Vec<u8> {
+        let mut record = vec![0; size_of::<Unfinished>()];
+        let mut set = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+        set(offset_of!(Unfinished, row), &9u32.to_ne_bytes());
+        set(offset_of!(Unfinished, image), &7u32.to_ne_bytes());
+        set(offset_of!(Unfinished, copied_at), &0x7000u64.to_ne_bytes());
+        set(offset_of!(Unfinished, copied_pages), &2u64.to_ne_bytes());
+        record.extend([0x11; size_of::<HashedWords>()]);
+        record.extend([0x22; size_of::<HashedWords>()]);
+        record.extend([0x33; PAGE_BYTES]);
+        record.extend([0x44; PAGE_BYTES]);
+        record
+    }
+
+    #[test]
+    fn a_record_gives_its_pages_and_hashed_words() {
+        let mut shared = Vec::new();
+        let copy = parse(&record(), |image, address, bytes| {
+            shared.push((image, address));
+            Arc::new(StackPage::new(bytes, &Arc::default()))
+        });
+        let copy = copy.unwrap();
+        assert_eq!((copy.walk.row, image_of(&record())), (9, Some(7)));
+        assert_eq!(shared, [(7, 0x8000)]);
+        assert!(copy.pages[0].is_none() && copy.pages[1].as_ref().unwrap().is(&[0x44; PAGE_BYTES]));
+        assert_eq!((copy.hashed[7], copy.hashed[8]), (0x1111_1111_1111_1111, 0x2222_2222_2222_2222));
+        assert_eq!(copy.hashed.len(), 16);
+    }
+
+    #[test]
+    fn a_record_that_is_too_short_is_none() {
+        let short = record();
+        let share = |_, _, bytes: &_| Arc::new(StackPage::new(bytes, &Arc::default()));
+        assert!(parse(&short[..20], share).is_none() && image_of(&short[..9]).is_none());
+    }
 }

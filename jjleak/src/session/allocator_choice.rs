@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::allocators::{self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
+use crate::file_content::Content;
 
 /// Returns true if a path leads to a file through links, as `/lib/x86_64-linux-gnu/libc.so.6` does to one in `/usr/lib`.
 fn is_link_to(named: &Path, path: &Path) -> bool {
@@ -26,8 +27,8 @@ impl AllocatorChoice {
     pub(super) fn find_in(
         &self,
         path: &Path,
-        elf: &[u8],
-        debug_file: Option<&[u8]>,
+        elf: Content<'_>,
+        debug_file: Option<Content<'_>>,
     ) -> Result<ModuleAllocators, allocators::Error> {
         let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();

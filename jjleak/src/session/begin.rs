@@ -25,8 +25,17 @@ fn check(pids: &[Pid]) -> Result<(), Error> {
 
 /// Attaches to the target. Counting has begun when this returns.
 pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session<'_, O>, O::Error> {
-    let Plan { target, settings, coverage, allocators, cost_bound, asks_for_perf_maps, baseline, schedule } =
-        plan;
+    let Plan {
+        target,
+        settings,
+        coverage,
+        allocators,
+        cost_bound,
+        asks_for_perf_maps,
+        baseline,
+        listing,
+        schedule,
+    } = plan;
     let wanted = match &target {
         Target::Named(name) => Wanted::Named(name.clone()),
         _ => Wanted::All,
@@ -37,7 +46,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         Target::Pids(pids) => {
             check(&pids)?;
             observer.open(<[Pid; 1]>::try_from(&*pids).ok().map(|[pid]| pid))?;
-            let mut watch = Watch::new(settings, coverage, wanted, allocators, &pids)?;
+            let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &pids)?;
             if cost_bound.is_some_and(|bound| !bound.is_patient) {
                 watch.rest_at_first()?;
             }
@@ -45,7 +54,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
             watch
         }
         Target::Command { words, streams } => {
-            let mut watch = Watch::new(settings, coverage, wanted, allocators, &[])?;
+            let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &[])?;
             let mut launch = Launch::start(&words, streams).map_err(Error::from)?;
             observer.open(Some(launch.pid()))?;
             watch.launch(&mut launch)?;
@@ -54,7 +63,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         }
         Target::Named(_) | Target::Everything => {
             observer.open(None)?;
-            let mut watch = Watch::new(settings, coverage, wanted, allocators, &[])?;
+            let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &[])?;
             watch.begin_attaching();
             while !observer.shows_some_first() && watch.has_to_attach() {
                 watch.attach_some();

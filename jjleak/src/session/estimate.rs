@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::watch::{Wanted, Watch};
-use super::{AllocatorChoice, Error, runtime};
+use super::{AllocatorChoice, Error, Listing, runtime};
 use crate::attach::{self, Measuring, Programs, Settings};
 use crate::cost::Estimate;
 use crate::processes::{self, Pid, Process, cpu_time};
@@ -29,7 +29,8 @@ async fn count(
     counting: impl FnOnce(),
 ) -> Result<Estimate, Error> {
     let settings = Settings::new(Programs::Counting);
-    let mut watch = Watch::new(settings, Coverage::default(), Wanted::All, allocators, &[pid])?;
+    let mut watch =
+        Watch::new(settings, Coverage::default(), Listing::Never, Wanted::All, allocators, &[pid])?;
     watch.attach(&[pid])?;
     let _measuring = Measuring::begin().map_err(|_| Error::CountCalls)?;
     let attachment = watch.attachment_mut();

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::analyze::{Baseline, Pace};
 use crate::attach::{Drained, Events, Following, Hints, PendingHints};
+use crate::processes::raise_descriptor_limit;
 use crate::profile::Profile;
 use waiting::{at, every, readable, ready};
 use watch::Watch;
@@ -31,7 +32,7 @@ use watch::Watch;
 pub use allocator_choice::AllocatorChoice;
 pub use error::{BoundError, Error, NoAllocator, UnopenedFiles};
 pub use observer::{Notice, Observer, Step};
-pub use plan::{CostBound, Plan, Schedule, Target};
+pub use plan::{CostBound, Listing, Plan, Schedule, Target};
 pub use saved_files::{SavedFileError, SavedFiles};
 pub use source::Source;
 
@@ -55,6 +56,7 @@ pub struct Summary {
 /// Profiles the target of the plan until it has ended, the observer leaves, or `interrupt` is notified. Blocks.
 pub fn run<O: Observer>(plan: Plan, observer: &mut O, interrupt: &Notify) -> Result<Summary, O::Error> {
     begin::preflight(&plan)?;
+    raise_descriptor_limit();
     runtime()?.block_on(async {
         let between_snapshots = plan.between_snapshots();
         let mut session = begin::begin(plan, observer)?;
@@ -145,6 +147,7 @@ impl<O: Observer> Session<'_, O> {
                 // Done even under time pressure: code that is discarded meanwhile would have no name.
                 guard = frames.readable() => {
                     self.watch.name_new();
+                    self.watch.make_room_for_stacks()?;
                     if let Ok(mut guard) = guard {
                         guard.clear_ready();
                     }
@@ -310,7 +313,9 @@ impl<O: Observer> Session<'_, O> {
     fn finish(mut self) -> Result<Summary, O::Error> {
         // If the reader has gone away, the last profiles find out, too.
         let _ = self.deliver_events();
+        self.watch.list_last();
         let last = self.profiles(Pace::Thorough)?;
+        self.watch.forget_stacks();
         self.observer.last(&last, &self.closed, self.watch.following());
         self.observer.progress(Some(Step::Finishing));
         self.watch.disarm()?;

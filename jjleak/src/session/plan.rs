@@ -33,8 +33,21 @@ pub struct Plan {
     pub asks_for_perf_maps: bool,
     /// Profile that reports subtract.
     pub baseline: Option<Baseline>,
+    /// Profiles that list each stack without live blocks, however many there are.
+    pub listing: Listing,
     /// Times of snapshots.
     pub schedule: Schedule,
+}
+
+/// Profiles that list each stack that has left the kernel side's table. Others sum them up by call site once there are many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// All profiles.
+    Always,
+    /// The last profile of each process.
+    AtEnd,
+    /// None: only stacks with live blocks and totals are shown.
+    Never,
 }
 
 /// The processes to profile.
@@ -94,6 +107,7 @@ impl Plan {
             cost_bound: None,
             asks_for_perf_maps: false,
             baseline: None,
+            listing: Listing::AtEnd,
             schedule: Schedule {
                 interval,
                 reports: None,

@@ -6,6 +6,7 @@ mod thread;
 pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use jjleak_common::counter::Counter;
@@ -70,6 +71,23 @@ pub struct StackUse {
     pub blocks: Vec<Block>,
 }
 
+/// Cumulative allocations of a stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Bytes requested by them.
+    pub bytes: u64,
+}
+
+impl Allocated {
+    /// Adds other allocations.
+    pub const fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+}
+
 /// Which blocks a snapshot shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockFilter {
@@ -79,13 +97,33 @@ pub struct BlockFilter {
     pub blocks_per_stack: usize,
 }
 
+/// Identities of the mappings that the kernel side found by itself for a stack. Most stacks have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FoundMappings(Option<Box<[u64; MAX_FOUND]>>);
+
+impl From<[u64; MAX_FOUND]> for FoundMappings {
+    fn from(found: [u64; MAX_FOUND]) -> Self {
+        Self((found != NOTHING_FOUND).then(|| Box::new(found)))
+    }
+}
+
+impl Deref for FoundMappings {
+    type Target = [u64; MAX_FOUND];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_deref().unwrap_or(&NOTHING_FOUND)
+    }
+}
+
+const NOTHING_FOUND: [u64; MAX_FOUND] = [0; MAX_FOUND];
+
 /// Addresses of one stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawStack {
     /// End of the walk.
     pub status: StackStatus,
     /// Mappings that the kernel side found by itself; frames refer to them by their layer.
-    pub found: [u64; MAX_FOUND],
+    pub found: FoundMappings,
     /// [Identity](jjleak_common::stack::thread_identity) of the thread; 0 if threads are not distinguished.
     pub thread: u64,
     /// Leaf first: the probe site, then return addresses or [`jjleak_common::stack::InterpretedFrame`]s.

@@ -1,17 +1,15 @@
 //! Finishes stacks that the kernel side could not, from a copy of the thread's stack, by the rules of the kernel side's walk.
+//!
+//! Only words that the kernel side has hashed decide a walk: all stacks in a row have these in common. Where a walk needs another
+//! word, more than the stack, or code that is not known, it ends and the stack keeps its status.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackStatus};
 use jjleak_common::unfinished::{PAGE_BYTES, Unfinished};
+use jjleak_common::unwind::step::{WORD, is_possible_cfa, is_word_address, signal_frame};
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
-
-/// Maximum size of a frame, as in the kernel side's walk.
-const MAX_FRAME_BYTES: u64 = 8 << 20;
-/// Highest address of a word in user space, as in the kernel side's walk.
-const LAST_ADDRESS: u64 = (1 << 47) - 8;
-const WORD: u64 = 8;
 
 /// The code at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +30,8 @@ pub struct StackCopy {
     /// Pages of the stack, from [`Unfinished::copied_at`] on; `None` for those that were not copied. Copies of a thread's stack have
     /// most of them in common.
     pub pages: Vec<Option<Arc<StackPage>>>,
+    /// Words that the kernel side has hashed: a bit for each, in order.
+    pub hashed: Vec<u64>,
 }
 
 /// A page of a stack, which counts as long as it exists.
@@ -66,34 +66,70 @@ impl StackCopy {
     /// Size of a page.
     pub const PAGE_BYTES: usize = 4096;
 
-    /// The word at an address, if it was copied.
-    fn word(&self, at: u64) -> Option<u64> {
+    /// The word at an address; `None` if it was not copied.
+    fn word(&self, at: u64) -> Option<Word> {
         let offset = usize::try_from(at.wrapping_sub(self.walk.copied_at)).ok()?;
         let page = self.pages.get(offset / Self::PAGE_BYTES)?.as_ref()?;
         let bytes = page.bytes[offset % Self::PAGE_BYTES..].first_chunk()?;
-        Some(u64::from_ne_bytes(*bytes))
+        Some(Word { value: u64::from_ne_bytes(*bytes), is_hashed: self.is_hashed(at) })
+    }
+
+    fn is_hashed(&self, at: u64) -> bool {
+        let place = at.wrapping_sub(self.walk.copied_at) / WORD;
+        let bits =
+            usize::try_from(place / u64::from(u64::BITS)).ok().and_then(|index| self.hashed.get(index));
+        // Bits below are left over from other stacks.
+        at >= self.walk.stack_pointer.wrapping_sub(self.walk.base_saved)
+            && bits.is_some_and(|bits| bits >> (place % u64::from(u64::BITS)) & 1 == 1)
+    }
+}
+
+/// A copied word, or a register with its value.
+#[derive(Debug, Clone, Copy)]
+struct Word {
+    value: u64,
+    is_hashed: bool,
+}
+
+impl Word {
+    /// The value, if all stacks in the row have it.
+    fn hashed(self) -> Result<u64, End> {
+        self.is_hashed.then_some(self.value).ok_or(End::OutOfReach)
     }
 }
 
 const _: () = assert!(StackCopy::PAGE_BYTES as u64 == PAGE_BYTES);
 
-/// Result of a finished walk.
+/// Result of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
     /// All frames, leaf first.
     pub frames: Vec<StackFrame>,
-    /// How the walk ended.
+    /// Status of the stack.
     pub status: StackStatus,
+    /// True if the walk has ended at code that is not known.
+    pub awaits_code: bool,
+}
+
+/// End of a walk.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// As the kernel side's.
+    Final(StackStatus),
+    /// At code that is not known.
+    UnknownCode,
+    /// The walk needs a word that was not copied or not hashed, or more than the stack.
+    OutOfReach,
 }
 
 /// Result of a step: continue with the caller's frame, or end.
-type Step = Result<(), StackStatus>;
+type Step = Result<(), End>;
 
 struct Walk<'copy> {
     copy: &'copy StackCopy,
     instruction_pointer: u64,
     stack_pointer: u64,
-    frame_pointer: u64,
+    frame_pointer: Word,
     base_saved: u64,
     after_call: bool,
     unproven: bool,
@@ -101,33 +137,31 @@ struct Walk<'copy> {
     frames: Vec<StackFrame>,
 }
 
-/// Continues a walk behind these `frames`; `code` tells what is at an address. `None` if the copy does not hold a word that the
-/// walk needs, or a frame needs more of the process than its stack: the stack stays as it is.
-pub fn finish(
-    copy: &StackCopy,
-    frames: &[StackFrame],
-    mut code: impl FnMut(u64) -> Code,
-) -> Option<Finished> {
+/// Continues a walk behind these `frames`; `code` returns the code at an address.
+pub fn finish(copy: &StackCopy, frames: &[StackFrame], mut code: impl FnMut(u64) -> Code) -> Finished {
     let start = copy.walk;
     let mut walk = Walk {
         copy,
         instruction_pointer: start.instruction_pointer,
         stack_pointer: start.stack_pointer,
-        frame_pointer: start.frame_pointer,
+        frame_pointer: Word { value: start.frame_pointer, is_hashed: start.frame_pointer_hashed != 0 },
         base_saved: start.base_saved,
         after_call: start.after_call != 0,
         unproven: start.unproven != 0,
         by_frame_pointer: start.by_frame_pointer != 0,
         frames: frames.to_vec(),
     };
-    let status = loop {
-        match walk.advance(&mut code) {
-            Ok(()) => {}
-            Err(StackStatus::Fault | StackStatus::Unsupported) => return None,
-            Err(status) => break status,
+    let end = loop {
+        if let Err(end) = walk.advance(&mut code) {
+            break end;
         }
     };
-    Some(Finished { frames: walk.frames, status })
+    let (status, awaits_code) = match end {
+        End::Final(status) => (status, false),
+        End::UnknownCode => (StackStatus::NoMapping, true),
+        End::OutOfReach => (StackStatus::NoMapping, false),
+    };
+    Finished { frames: walk.frames, status, awaits_code }
 }
 
 impl Walk<'_> {
@@ -136,52 +170,46 @@ impl Walk<'_> {
         let address = self.instruction_pointer.wrapping_sub(u64::from(self.after_call));
         let (row, layer) = match code(address) {
             Code::Known(row, layer) => (row, layer),
-            Code::Generated => return Err(StackStatus::GeneratedCode),
-            Code::Unknown => return Err(StackStatus::NoMapping),
+            Code::Generated => return Err(End::Final(StackStatus::GeneratedCode)),
+            Code::Unknown => return Err(End::UnknownCode),
         };
         if self.frames.len() >= MAX_FRAMES {
-            return Err(StackStatus::TooDeep);
+            return Err(End::Final(StackStatus::TooDeep));
         }
         let frame = StackFrame::new(self.instruction_pointer, layer);
         self.frames.push(frame.found_by_frame_pointer(self.by_frame_pointer.into()));
-        let kind = row.kind();
-        // Code without call frame information may keep frame pointers: they are tried, but are no proof.
-        let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
-        if kind == RowKind::End as u64 {
+        let by_frame_pointer = row.is_by_frame_pointer();
+        if row.kind() == RowKind::End as u64 {
             return Err(self.finished());
         }
-        if kind == RowKind::Signal as u64 {
+        if row.kind() == RowKind::Signal as u64 {
             return self.leave_signal();
         }
         if by_frame_pointer {
             self.unproven = true;
-            if self.frame_pointer == 0 {
+            if !self.frame_pointer.is_hashed {
+                // It points to no frame.
+                return Err(End::Final(row.status_of_bad_frame()));
+            }
+            if self.frame_pointer.value == 0 {
                 // At the root of a stack, the frame pointer is zero (System V ABI, x86-64).
                 return Err(self.finished());
             }
         }
         let cfa = self.canonical_frame_address(row)?;
-        // The CFA is above all inner frames. An assumed frame pointer can point to any memory.
-        let is_possible = cfa.is_multiple_of(WORD)
-            && cfa.wrapping_sub(self.stack_pointer).wrapping_sub(1) < MAX_FRAME_BYTES;
-        if !is_possible || by_frame_pointer && !self.is_on_stack(cfa) {
-            return Err(if kind == RowKind::None as u64 {
-                StackStatus::NoRow
-            } else if by_frame_pointer {
-                StackStatus::BrokenChain
-            } else {
-                StackStatus::BadFrame
-            });
+        let is_possible = is_possible_cfa(cfa, self.stack_pointer);
+        if !is_possible || by_frame_pointer && !self.is_on_stack(cfa)? {
+            return Err(End::Final(row.status_of_bad_frame()));
         }
         let saved = row.saved();
         let frame_pointer = if by_frame_pointer || saved == SavedFp::AtFp as u64 {
-            self.word(self.frame_pointer)?
+            self.word(self.frame_pointer.hashed()?)?
         } else if saved == SavedFp::AtCfa as u64 {
             self.word(cfa.wrapping_add(row.fp_offset_bytes()))?
         } else {
             self.frame_pointer
         };
-        let return_address = self.word(cfa.wrapping_sub(WORD))?;
+        let return_address = self.hashed_word(cfa.wrapping_sub(WORD))?;
         (self.frame_pointer, self.stack_pointer, self.instruction_pointer) =
             (frame_pointer, cfa, return_address);
         (self.after_call, self.by_frame_pointer) = (true, by_frame_pointer);
@@ -194,59 +222,69 @@ impl Walk<'_> {
     }
 
     /// CFA of the current frame.
-    fn canonical_frame_address(&self, row: Row) -> Result<u64, StackStatus> {
+    fn canonical_frame_address(&self, row: Row) -> Result<u64, End> {
         let (kind, offset) = (row.kind(), row.offset_bytes());
         let is = |of: RowKind| kind == of as u64;
         if is(RowKind::Sp) {
             Ok(self.stack_pointer.wrapping_add(offset))
         } else if is(RowKind::Fp) {
-            Ok(self.frame_pointer.wrapping_add(offset))
-        } else if is(RowKind::FramePointer) || is(RowKind::None) {
-            Ok(self.frame_pointer.wrapping_add(2 * WORD))
+            Ok(self.frame_pointer.hashed()?.wrapping_add(offset))
+        } else if row.is_by_frame_pointer() {
+            Ok(self.frame_pointer.hashed()?.wrapping_add(2 * WORD))
         } else if is(RowKind::Plt) {
-            let pushed = if self.instruction_pointer & 15 >= offset >> 3 { WORD } else { 0 };
-            Ok(self.stack_pointer.wrapping_add(WORD + pushed))
+            Ok(row.plt_cfa(self.instruction_pointer, self.stack_pointer))
         } else if is(RowKind::Deref) {
-            let at = self.frame_pointer.wrapping_add(row.fp_offset_bytes());
-            Ok(self.word(at)?.wrapping_add(offset))
+            let at = self.frame_pointer.hashed()?.wrapping_add(row.fp_offset_bytes());
+            Ok(self.hashed_word(at)?.wrapping_add(offset))
         } else if is(RowKind::FarSp) {
             Ok(self.stack_pointer.wrapping_add(row.far_offset_bytes()))
         } else if is(RowKind::Base) && self.base_saved != 0 {
             // The stack pointer is the CFA of the called frame.
-            Ok(self.word(self.stack_pointer.wrapping_sub(self.base_saved))?.wrapping_add(offset))
+            let at = self.stack_pointer.wrapping_sub(self.base_saved);
+            Ok(self.hashed_word(at)?.wrapping_add(offset))
+        } else if is(RowKind::Go) {
+            Err(End::OutOfReach)
         } else {
-            Err(StackStatus::Unsupported)
+            Err(End::Final(StackStatus::Unsupported))
         }
     }
 
-    /// Continues with the frame that a signal interrupted; see the kernel side's walk for the layout.
+    /// Continues with the frame that a signal interrupted.
     fn leave_signal(&mut self) -> Step {
-        const RBP: u64 = 40 + 10 * 8;
-        const RSP: u64 = 40 + 15 * 8;
-        const RIP: u64 = 40 + 16 * 8;
-        let frame = self.stack_pointer;
-        let read = |at| self.word(frame.wrapping_add(at));
-        (self.frame_pointer, self.stack_pointer, self.instruction_pointer) =
-            (read(RBP)?, read(RSP)?, read(RIP)?);
+        let at = |register: u64| self.stack_pointer.wrapping_add(register);
+        let frame_pointer = self.word(at(signal_frame::RBP))?;
+        let stack_pointer = self.hashed_word(at(signal_frame::RSP))?;
+        self.instruction_pointer = self.hashed_word(at(signal_frame::RIP))?;
+        (self.frame_pointer, self.stack_pointer) = (frame_pointer, stack_pointer);
         (self.after_call, self.by_frame_pointer, self.base_saved) = (false, false, 0);
         Ok(())
     }
 
     /// The word at an address of the copy.
-    fn word(&self, at: u64) -> Result<u64, StackStatus> {
-        if !at.is_multiple_of(WORD) || at > LAST_ADDRESS {
-            return Err(StackStatus::BadFrame);
+    fn word(&self, at: u64) -> Result<Word, End> {
+        if !is_word_address(at) {
+            return Err(End::Final(StackStatus::BadFrame));
         }
-        self.copy.word(at).ok_or(StackStatus::Fault)
+        self.copy.word(at).ok_or(End::OutOfReach)
     }
 
-    fn is_on_stack(&self, address: u64) -> bool {
-        let stack = self.copy.walk.stack_begin..=self.copy.walk.stack_end;
-        stack.contains(&address)
+    /// The word at an address of the copy, if all stacks in the row have it.
+    fn hashed_word(&self, at: u64) -> Result<u64, End> {
+        self.word(at)?.hashed()
     }
 
-    const fn finished(&self) -> StackStatus {
-        if self.unproven { StackStatus::FramePointers } else { StackStatus::Complete }
+    /// Returns true if an address is in the mapping of the stack. The kernel side's copy does not describe another stack, on which a
+    /// signal may have interrupted the thread.
+    fn is_on_stack(&self, address: u64) -> Result<bool, End> {
+        let Unfinished { stack_begin, stack_end, .. } = self.copy.walk;
+        if !(stack_begin..stack_end).contains(&self.stack_pointer) {
+            return Err(End::OutOfReach);
+        }
+        Ok((stack_begin..=stack_end).contains(&address))
+    }
+
+    const fn finished(&self) -> End {
+        End::Final(if self.unproven { StackStatus::FramePointers } else { StackStatus::Complete })
     }
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod differential;
 mod escapes;
+mod eviction;
 mod families;
 mod filters;
 mod mappings;

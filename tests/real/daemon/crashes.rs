@@ -34,7 +34,7 @@ const PHASES: [Phase; 4] = [Phase::Attaching, Phase::Writing, Phase::Starting, P
 
 /// Starts a daemon, and waits for a moment in this phase.
 fn start_until(phase: Phase, place: &Place, random: &mut Rng) -> Daemon {
-    // A crash can come at any moment.
+    // The daemon does not report how far it is within a phase: crashes come at random moments of it.
     let mut pause = |most: u64| std::thread::sleep(Duration::from_micros(random.u64(..most * 1000)));
     if let Phase::Starting = phase {
         let daemon = place.spawn(|command| command);

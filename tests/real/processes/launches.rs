@@ -97,6 +97,23 @@ fn a_command_that_outlives_the_run_goes_on_alone() {
 }
 
 #[test]
+fn jjleak_raises_its_limit_of_open_files_and_the_command_keeps_its_own() {
+    require_bpf!();
+    let mut command = Command::new("sh");
+    let limits = "ulimit -Sn; grep 'open files' /proc/$PPID/limits";
+    command.args(["-c", "ulimit -Sn 256 && exec \"$0\" -- sh -c \"$1\"", PROGRAM, limits]);
+    command.stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end().assert_done();
+
+    let stdout: Vec<_> = ended.stdout.lines().collect();
+    let [own, raised] = &stdout[..2] else { unreachable!("two lines") };
+    assert_eq!(*own, "256");
+    let raised: Vec<_> = raised.split_whitespace().collect();
+    assert!(raised[3] == raised[4] && raised[3] != "256", "{raised:?}");
+}
+
+#[test]
 fn a_command_that_is_killed_is_distinguished_from_one_that_ends() {
     require_bpf!();
 

@@ -1,7 +1,7 @@
 //! A program loads libraries that jjleak has never seen and allocates at once: its stacks are complete all the same.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile;
-use crate::support::jjleak::{Jjleak, PROGRAM};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 
 const LIBRARIES: usize = 20;
@@ -22,23 +22,26 @@ const PATH: [&str; 5] = ["malloc", "inner", "in_library", "use", "main"];
 /// Allocations by the names of the functions, with the libraries numbered, and the status.
 type Stacks = BTreeMap<(Vec<String>, String), u64>;
 
-/// Copies of the library: new files, each in a folder of its own, because jjleak prepares for what is beside mapped files.
-fn copies() -> (Vec<TempDir>, Vec<PathBuf>) {
-    let [_, library] = compile::just_mapped();
-    let folders: Vec<_> = (0..LIBRARIES).map(|_| tempfile::tempdir().unwrap()).collect();
+/// Allocations in the loop of the second library, see its source.
+const STEPS: u64 = 400;
+
+/// Copies of a library: new files, each in a folder of its own, because jjleak prepares for what is beside mapped files.
+fn copies(library: &Path, number: usize) -> (Vec<TempDir>, Vec<PathBuf>) {
+    let folders: Vec<_> = (0..number).map(|_| tempfile::tempdir().unwrap()).collect();
     let files = folders.iter().map(|folder| compile::copy(library, folder.path())).collect();
     (folders, files)
 }
 
-fn report(files: &[PathBuf]) -> Document {
-    let [program, _] = compile::just_mapped();
+fn run(files: &[PathBuf], options: &[&str]) -> Ended {
+    let [program, ..] = compile::just_mapped();
     let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
     let mut jjleak = Command::new(PROGRAM);
-    jjleak.args(["--out", "report.json", "--format", "json", "--"]).arg(program);
+    jjleak.args(options).args(["-vv", "--out", "report.json", "--format", "json", "--"]).arg(program);
     jjleak.env("JUST_MAPPED", files.join(":")).stdout(Stdio::piped());
+    Jjleak::start(jjleak).end().assert_done()
+}
 
-    let ended = Jjleak::start(jjleak).end().assert_done();
-
+fn report(ended: &Ended) -> Document {
     let reports = std::fs::read_to_string(ended.file("report.json")).unwrap();
     serde_json::from_str(reports.lines().last().unwrap()).unwrap()
 }
@@ -56,10 +59,10 @@ fn stacks(report: &Document, files: &[PathBuf]) -> Stacks {
 #[test]
 fn stacks_through_a_library_that_was_just_mapped_are_complete_and_as_in_the_second_run() {
     require_bpf!();
-    let (_folders, files) = copies();
+    let (_folders, files) = copies(&compile::just_mapped()[1], LIBRARIES);
 
-    let first = report(&files);
-    let second = report(&files);
+    let first = report(&run(&files, &[]));
+    let second = report(&run(&files, &[]));
 
     assert_nothing_lost(&first);
     let incomplete: Vec<_> = first.stacks.iter().filter(|stack| stack.status != "complete").collect();
@@ -79,4 +82,47 @@ fn stacks_through_a_library_that_was_just_mapped_are_complete_and_as_in_the_seco
         assert_eq!(objects, CALLS, "of {}", file.display());
     }
     assert_eq!(stacks(&first, &files), stacks(&second, &files));
+}
+
+/// Number of stacks that were finished on the user side: each had a row of its own.
+fn finished(ended: &Ended) -> u64 {
+    let lines = ended.stderr.iter().filter(|line| line.contains("stacks through code that was just mapped"));
+    let count = |line: &String| line.split("finished=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+    lines.filter_map(count).sum()
+}
+
+#[test]
+fn a_loop_in_a_library_that_was_just_mapped_keeps_its_row_while_words_of_its_stack_change() {
+    require_bpf!();
+    let (_folders, files) = copies(&compile::just_mapped()[2], 1);
+
+    let ended = run(&files, &[]);
+
+    let report = report(&ended);
+    assert_nothing_lost(&report);
+    let of_loop = |stack: &&jjleak::render::json::StackDocument| stack.frames[1].symbol == "inner";
+    let stacks: Vec<_> = report.stacks.iter().filter(of_loop).collect();
+    let objects: u64 = stacks.iter().map(|stack| stack.allocated.objects).sum();
+    assert_eq!(objects, CALLS * STEPS, "{stacks:#?}");
+    assert!(stacks.iter().all(|stack| stack.status == "complete"), "{stacks:#?}");
+    let finished = finished(&ended);
+    assert!((1..STEPS / 20).contains(&finished), "{finished} stacks");
+}
+
+#[test]
+fn stacks_for_whose_copies_there_is_no_room_end_where_the_rows_do_and_are_counted() {
+    require_bpf!();
+    let (_folders, files) = copies(&compile::just_mapped()[1], LIBRARIES);
+
+    // A table of 128 rows, of which 16 are for unfinished stacks.
+    let report = report(&run(&files, &["--max-stacks", "64"]));
+
+    assert_nothing_lost(&report);
+    let unfinished = report.stacks.iter().filter(|stack| stack.status == "no_mapping").count();
+    let lost = report.notes["stack_copies_lost"];
+    assert!(unfinished > 0 && unfinished as u64 <= lost, "{lost} copies lost of {unfinished} stacks");
+    let of_libraries =
+        report.stacks.iter().filter(|stack| stack.allocated.bytes == stack.allocated.objects * SIZE);
+    let objects: u64 = of_libraries.map(|stack| stack.allocated.objects).sum();
+    assert_eq!(objects, CALLS * LIBRARIES as u64);
 }

@@ -99,7 +99,17 @@ impl Ledger {
 
     /// Runs a scenario.
     pub(crate) fn run(&mut self, scenario: &str) {
+        self.begin(scenario);
+        self.expect_end();
+    }
+
+    /// Begins to run a scenario.
+    pub(crate) fn begin(&mut self, scenario: &str) {
         self.ask(&format!("run {scenario}"));
+    }
+
+    /// Waits until a scenario has ended.
+    pub(crate) fn expect_end(&mut self) {
         self.expect_done();
     }
 

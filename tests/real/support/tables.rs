@@ -39,6 +39,11 @@ impl InUse {
     }
 }
 
+/// Number of used rows of the stack table of the jjleak with this PID.
+pub(crate) fn stacks(pid: u32) -> usize {
+    values::<StackRow>(pid, "STACKS").iter().filter(|row| row.hash != 0).count()
+}
+
 /// Address and size of every live block in the table of the jjleak with this PID, except those in the spill.
 pub(crate) fn blocks(pid: u32) -> Vec<(u64, u64)> {
     let in_set = |set: LiveSet| {

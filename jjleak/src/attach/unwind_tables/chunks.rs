@@ -128,13 +128,19 @@ impl Chunks {
         fence(Ordering::Release);
     }
 
-    /// Waits until all walks that run now are over. The kernel waits for running programs when an element of a map of maps is
-    /// replaced (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c), even if the new one is the same.
-    pub(super) fn await_walks(&self) -> Result<(), Error> {
+    /// Waits until all programs that run now have ended. The kernel waits for them when an element of a map of maps is
+    /// replaced (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c), even if the new one is the same. Returns false if there is none.
+    pub(super) fn await_programs(&self) -> Result<bool, Error> {
         match self.maps.keys().next() {
-            Some(any) => self.update_of(&[*any])?.run(),
-            None => Ok(()),
+            Some(any) => self.update_of(&[*any])?.run().map(|()| true),
+            None => Ok(false),
         }
+    }
+
+    /// Takes back what [`Self::create`] has done, as far as it has.
+    pub(super) fn discard(&mut self, numbers: &[u32]) {
+        self.unpublished.retain(|unpublished| !numbers.contains(unpublished));
+        self.maps.retain(|number, _| !numbers.contains(number));
     }
 
     /// Removes a chunk. The kernel frees its memory once all walks that run now are over.

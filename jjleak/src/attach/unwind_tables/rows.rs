@@ -5,6 +5,7 @@ use jjleak_common::unwind::{CHUNK_SHIFT, CHUNK_WORDS, CHUNKS, GROUP_SHIFT, GROUP
 
 use super::chunks::Chunks;
 use super::groups::Groups;
+use super::room::Extent;
 use super::space::{Placed, Ranges, Space};
 use crate::attach::Error;
 use crate::unwind::ModuleRows;
@@ -26,9 +27,11 @@ impl Stored {
         self.first_group << GROUP_SHIFT
     }
 
-    /// Number of words.
-    pub(super) fn words(&self) -> u64 {
-        self.sizes.iter().map(|size| u64::from(*size)).sum()
+    pub(super) fn extent(&self) -> Extent {
+        Extent {
+            words: self.sizes.iter().map(|size| u64::from(*size)).sum(),
+            groups: self.sizes.len() as u64,
+        }
     }
 }
 
@@ -37,33 +40,27 @@ pub(super) struct RowTables {
     chunks: Chunks,
     space: Space,
     directory: Ranges,
-    /// Capacity in words.
-    capacity: u64,
+    capacity: Extent,
 }
 
 impl RowTables {
     /// Empty tables with a capacity in rows.
     pub(super) fn new(ebpf: &mut Ebpf, rows: u32) -> Result<Self, Error> {
-        let most = chunks_for(rows);
+        let max_chunks = chunks_for(rows);
         let mut directory = Ranges::default();
         directory.give(0, number(GROUPS));
-        let capacity = u64::from(most) << CHUNK_SHIFT;
-        Ok(Self { chunks: Chunks::new(ebpf)?, space: Space::new(most), directory, capacity })
+        let capacity = Extent { words: u64::from(max_chunks) << CHUNK_SHIFT, groups: GROUPS as u64 };
+        Ok(Self { chunks: Chunks::new(ebpf)?, space: Space::new(max_chunks), directory, capacity })
     }
 
-    /// Capacity in words, one for each row and a few for each group.
-    pub(super) const fn capacity(&self) -> u64 {
+    /// Capacity: a word for each row and a few for each group.
+    pub(super) const fn capacity(&self) -> Extent {
         self.capacity
     }
 
-    /// Number of words that would fit if the free ones were in one place.
-    pub(super) fn room(&self) -> u64 {
-        self.space.room()
-    }
-
-    /// Number of words of a module.
-    pub(super) fn words_of(module: &ModuleRows) -> u64 {
-        Groups::of(module).sizes().iter().map(|size| u64::from(*size)).sum()
+    /// Free space, which may be in pieces.
+    pub(super) fn room(&self) -> Extent {
+        Extent { words: self.space.room(), groups: self.directory.total() }
     }
 
     /// Adds rows; `None` if there is no space. Nothing may lead to them before [`Self::publish`].
@@ -77,6 +74,7 @@ impl RowTables {
         };
         if let Err(error) = self.write(&groups, &placed) {
             self.space.undo(&placed, &sizes);
+            self.chunks.discard(&placed.new);
             self.directory.give(first_group, number(sizes.len()));
             return Err(error);
         }
@@ -114,9 +112,10 @@ impl RowTables {
         self.chunks.publish()
     }
 
-    /// Waits until no walk uses rows to which nothing leads any more. They can be removed then.
-    pub(super) fn await_walks(&self) -> Result<(), Error> {
-        self.chunks.await_walks()
+    /// Waits until all programs that run now have ended. No walk uses rows then to which nothing leads any more: they can be
+    /// removed. Returns false if there are no rows.
+    pub(super) fn await_programs(&self) -> Result<bool, Error> {
+        self.chunks.await_programs()
     }
 
     /// Removes rows to which nothing leads, and that no walk uses.

@@ -60,7 +60,7 @@ pub(super) struct Space {
     free: Ranges,
     chunks: BTreeSet<u32>,
     /// Maximum number of chunks.
-    most: u32,
+    max_chunks: u32,
 }
 
 /// Places for the groups of a file.
@@ -73,8 +73,8 @@ pub(super) struct Placed {
 }
 
 impl Space {
-    pub(super) const fn new(most: u32) -> Self {
-        Self { free: Ranges(BTreeMap::new()), chunks: BTreeSet::new(), most }
+    pub(super) const fn new(max_chunks: u32) -> Self {
+        Self { free: Ranges(BTreeMap::new()), chunks: BTreeSet::new(), max_chunks }
     }
 
     /// Number of chunks.
@@ -85,7 +85,7 @@ impl Space {
 
     /// Number of words that are free, or would be with all chunks.
     pub(super) fn room(&self) -> u64 {
-        let missing = u64::from(self.most).saturating_sub(self.chunks.len() as u64);
+        let missing = u64::from(self.max_chunks).saturating_sub(self.chunks.len() as u64);
         self.free.total() + missing * u64::from(CHUNK)
     }
 
@@ -137,7 +137,7 @@ impl Space {
 
     /// Adds the chunk with the lowest unused number. Number 0 is not used.
     fn add_chunk(&mut self) -> Option<u32> {
-        let chunk = (1..=self.most).find(|chunk| !self.chunks.contains(chunk))?;
+        let chunk = (1..=self.max_chunks).find(|chunk| !self.chunks.contains(chunk))?;
         self.chunks.insert(chunk);
         self.free.give(chunk << CHUNK_SHIFT, CHUNK);
         Some(chunk)

@@ -27,7 +27,7 @@ impl Uses {
         self.touch(&[file]);
     }
 
-    /// Notes that a file is gone.
+    /// Forgets a file.
     pub(super) fn remove(&mut self, file: FileVersion) {
         self.last.remove(&file);
     }
@@ -129,14 +129,14 @@ mod tests {
     #[test]
     fn only_outdated_tables_with_a_file_are_taken() {
         let mut uses = Uses::default();
-        let gone = HashSet::from([file(1)]);
+        let removed = HashSet::from([file(1)]);
         uses.write(ONE, 3, [file(1)]);
         uses.write(TWO, 5, [file(2)]);
-        assert!(uses.take_outdated(&gone).is_empty());
+        assert!(uses.take_outdated(&removed).is_empty());
         uses.write(ONE, 4, [file(2)]);
         uses.release(TWO);
-        assert_eq!(uses.take_outdated(&gone), [3]);
-        assert!(uses.take_outdated(&gone).is_empty());
+        assert_eq!(uses.take_outdated(&removed), [3]);
+        assert!(uses.take_outdated(&removed).is_empty());
         assert_eq!(uses.take_outdated(&HashSet::from([file(2)])), [5]);
     }
 }

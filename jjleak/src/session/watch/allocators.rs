@@ -11,6 +11,7 @@ use object::elf::ELFMAG;
 
 use crate::allocators::{MissingFunction, ModuleAllocators, ProfiledAllocator, Unfollowed};
 use crate::attach::{self, Attachment, Scope, Target};
+use crate::file_content::{Content, LazyFile};
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::session::AllocatorChoice;
 use crate::snapshot::RawStack;
@@ -220,21 +221,21 @@ fn profiled(
 
 /// Finds the allocators in a file.
 pub(super) fn find_in(module: &Module, choice: &AllocatorChoice) -> Result<ModuleAllocators, String> {
-    let elf = module.read().map_err(|error| error.to_string())?;
-    find_in_content(module, &elf, choice)
+    let content = module.content().map_err(|error| error.to_string())?;
+    find_in_content(module, Content::from(&content), choice)
 }
 
 /// Finds the allocators in the content of a file; for a stripped executable, with the help of its debug file.
 pub(super) fn find_in_content(
     module: &Module,
-    elf: &[u8],
+    elf: Content<'_>,
     choice: &AllocatorChoice,
 ) -> Result<ModuleAllocators, String> {
     // .NET maps dozens of PE files as its libraries.
-    if !elf.starts_with(&ELFMAG) {
+    if elf.get(0..ELFMAG.len() as u64) != Some(&ELFMAG) {
         return Ok(ModuleAllocators::default());
     }
-    let find = |debug_file: Option<&[u8]>| {
+    let find = |debug_file: Option<Content<'_>>| {
         choice.find_in(&module.path, elf, debug_file).map_err(|error| error.to_string())
     };
     let found = find(None)?;
@@ -242,8 +243,9 @@ pub(super) fn find_in_content(
     if !is_hidden && (!found.stripped || !found.profiled.is_empty()) {
         return Ok(found);
     }
-    let Some(debug_file) = module.read_debug_file(elf) else { return Ok(found) };
-    find(Some(&debug_file))
+    let Some(debug_file) = module.find_debug_file(elf) else { return Ok(found) };
+    let debug_file = LazyFile::new(&debug_file).map_err(|error| error.to_string())?;
+    find(Some(Content::from(&debug_file)))
 }
 
 fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
@@ -289,7 +291,7 @@ mod tests {
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
         let (_, module) = modules.iter().next().unwrap();
-        let found = |content: &[u8]| find_in_content(module, content, &AllocatorChoice::default());
+        let found = |content: &[u8]| find_in_content(module, content.into(), &AllocatorChoice::default());
         assert_eq!(found(b"MZ\x90\0\x03"), Ok(ModuleAllocators::default()));
         assert!(found(b"\x7fELF\x02").is_err(), "a damaged one is");
     }

@@ -4,14 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::env;
 use std::mem;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::Uid;
 
 use super::Scan;
 use super::process::Watched;
+use super::recent_rows::RecentRows;
 use crate::attach::{self, Attachment, CodeMapping, RowsRefused};
 use crate::cache_folder::CacheFolder;
 use crate::error_chain::chain;
+use crate::file_content::Content;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{RowCache, VerifiedRows};
 
@@ -22,18 +25,34 @@ pub(super) struct CodeFollower {
     ahead: HashMap<FileVersion, Result<VerifiedRows, String>>,
     /// Files without rows, which are not tried again.
     without_rows: HashSet<FileVersion>,
-    /// Files whose rows did not fit: tried once more when there is room.
+    /// Files whose rows were refused: tried once more when there is room, and again and again after an error.
     unfit: HashMap<FileVersion, Unfit>,
+    /// Rows of files on unfinished stacks; `None` for files without rows.
+    recent: RecentRows<Option<VerifiedRows>>,
     /// Mapped files with rows, each logged once.
     logged: HashSet<FileVersion>,
     /// True once the user knows that the row table is full.
     has_reported_full: bool,
 }
 
-/// A file whose rows did not fit.
+/// Time after an error until the rows are tried again: the kernel may have memory then.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// A file whose rows were refused.
 struct Unfit {
     path: PathBuf,
     refused: RowsRefused,
+    at: Instant,
+}
+
+impl Unfit {
+    /// Returns true if it may be tried again; `has_room` returns true if rows fit now.
+    fn can_be_tried(&self, now: Instant, has_room: impl Fn(&RowsRefused) -> bool) -> bool {
+        match self.refused {
+            RowsRefused::Write(_) => now.duration_since(self.at) >= RETRY_AFTER,
+            RowsRefused::Full { .. } | RowsRefused::TooLong { .. } => has_room(&self.refused),
+        }
+    }
 }
 
 impl CodeFollower {
@@ -43,6 +62,7 @@ impl CodeFollower {
             ahead: HashMap::new(),
             without_rows: HashSet::new(),
             unfit: HashMap::new(),
+            recent: RecentRows::default(),
             logged: HashSet::new(),
             has_reported_full: false,
         }
@@ -72,17 +92,18 @@ impl CodeFollower {
         let mapped: HashSet<_> = code.iter().filter_map(|code| Some(code.module?.0)).collect();
         attachment.announce_code(watched.slot(), mapped.iter().copied());
         let mut added = self.add_all(watched, thread, scan, &mapped, attachment);
-        let mut left_out = attachment.set_code(watched.image, &code, scan.seen)?;
+        let mut excess = attachment.set_code(watched.image, &code, scan.seen)?;
         // The rows of files that the process has unmapped can make room now.
         let mut unfit = mapped.iter().filter_map(|file| self.unfit.get(file));
-        if unfit.any(|unfit| attachment.has_room(&unfit.refused)) {
+        let now = Instant::now();
+        if unfit.any(|unfit| unfit.can_be_tried(now, |refused| attachment.has_room(refused))) {
             added.extend(self.add_all(watched, thread, scan, &mapped, attachment));
-            left_out = attachment.set_code(watched.image, &code, scan.seen)?;
+            excess = attachment.set_code(watched.image, &code, scan.seen)?;
         }
         self.report_unfit(watched, mapped);
-        if left_out > 0 {
+        if excess > 0 {
             tracing::warn!(
-                "the process has {left_out} more code mappings than jjleak supports: stacks may end there"
+                "the process has {excess} more code mappings than jjleak supports: stacks may end there"
             );
         }
         for path in added {
@@ -94,7 +115,7 @@ impl CodeFollower {
     /// Counts files without room for their rows, and reports them.
     fn report_unfit(&mut self, watched: &mut Watched, mapped: HashSet<FileVersion>) {
         for file in mapped {
-            let Some(Unfit { path, refused }) = self.unfit.get(&file) else { continue };
+            let Some(Unfit { path, refused, .. }) = self.unfit.get(&file) else { continue };
             if !watched.unfit.add(watched.image, file) {
                 continue;
             }
@@ -152,12 +173,22 @@ impl CodeFollower {
         }
     }
 
-    /// Rows of a file that was added or is over; `None` if it has none.
-    pub(super) fn rows_again(&self, module: &Module) -> Option<VerifiedRows> {
+    /// Rows of a file on an unfinished stack; `None` if it has none.
+    pub(super) fn rows_again(&mut self, module: &Module) -> Option<&VerifiedRows> {
         if self.without_rows.contains(&module.version) {
             return None;
         }
-        rows_of(module, &self.cache).ok()
+        let read = || {
+            let rows = rows_of(module, &self.cache).ok();
+            let count = rows.as_ref().map_or(0, |rows| rows.rows().rows().len());
+            (rows, count)
+        };
+        self.recent.get(module.version, read).as_ref()
+    }
+
+    /// Frees the memory of [`Self::rows_again`].
+    pub(super) fn forget_recent(&mut self) {
+        self.recent.clear();
     }
 
     fn rows(&mut self, module: &Module) -> Result<VerifiedRows, String> {
@@ -172,10 +203,11 @@ impl CodeFollower {
         path: &Path,
         rows: impl FnOnce(&mut Self) -> Result<VerifiedRows, String>,
     ) -> bool {
-        let is_full = |unfit: &Unfit| !attachment.has_room(&unfit.refused);
+        let now = Instant::now();
+        let is_refused = |unfit: &Unfit| !unfit.can_be_tried(now, |refused| attachment.has_room(refused));
         if attachment.has_rows(file)
             || self.without_rows.contains(&file)
-            || self.unfit.get(&file).is_some_and(is_full)
+            || self.unfit.get(&file).is_some_and(is_refused)
         {
             return false;
         }
@@ -191,8 +223,9 @@ impl CodeFollower {
             self.unfit.remove(&file);
             return true;
         };
-        let unfit = Unfit { path: path.to_owned(), refused };
-        if self.unfit.insert(file, unfit).is_some() {
+        let is_error = matches!(refused, RowsRefused::Write(_));
+        let unfit = Unfit { path: path.to_owned(), refused, at: now };
+        if self.unfit.insert(file, unfit).is_some() && !is_error {
             self.without_rows.insert(file);
         }
         false
@@ -201,8 +234,8 @@ impl CodeFollower {
 
 /// Rows of a file, from the cache or compiled.
 pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<VerifiedRows, String> {
-    let parts = module.parts().map_err(|error| error.to_string())?;
-    cache.rows(&module.key(), &parts).map_err(|error| error.to_string())
+    let content = module.content().map_err(|error| error.to_string())?;
+    cache.rows(&module.key(), Content::from(&content)).map_err(|error| error.to_string())
 }
 
 /// Folder of the cache: the system's for root, the user's otherwise (XDG Base Directory Specification), none without
@@ -221,6 +254,16 @@ pub(super) fn cache_folder() -> Option<PathBuf> {
 mod tests {
     use super::*;
     use crate::processes::{ModuleFiles, ModuleTable};
+
+    #[test]
+    fn a_file_is_tried_again_when_there_is_room_or_some_time_after_an_error() {
+        let (full, at) = (RowsRefused::Full { rows: 5, words: 6, groups: 1 }, Instant::now());
+        let full = Unfit { path: PathBuf::new(), refused: full, at };
+        assert!(full.can_be_tried(at, |_| true) && !full.can_be_tried(at + RETRY_AFTER, |_| false));
+        let error = RowsRefused::Write(attach::Error::ObjectLacks { what: "map", name: "ROWS" });
+        let error = Unfit { path: PathBuf::new(), refused: error, at };
+        assert!(!error.can_be_tried(at, |_| true) && error.can_be_tried(at + RETRY_AFTER, |_| true));
+    }
 
     #[test]
     fn rows_that_are_known_are_not_compiled() {

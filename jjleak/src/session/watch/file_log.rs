@@ -15,10 +15,36 @@ const MAX_RECORDS: usize = 4096;
 pub(super) struct FileLog {
     /// `None` if the kernel gives no records.
     source: Option<FileRecords>,
-    /// Records by process, in order of time.
-    by_pid: HashMap<u32, Vec<FileRecord>>,
-    /// Time up to which records may have been lost.
-    lost_ns: u64,
+    by_pid: HashMap<u32, Records>,
+    /// Time up to which the kernel may have lost records of any process.
+    lost_ns: Option<u64>,
+}
+
+/// Records of a process.
+#[derive(Default)]
+struct Records {
+    /// In order of time.
+    kept: Vec<FileRecord>,
+    /// Time of the last record that was dropped for lack of room.
+    dropped_ns: Option<u64>,
+}
+
+impl Records {
+    /// Adds a record. Memory that is made executable again and again, as by JIT compilers, is recorded once for a program.
+    fn add(&mut self, record: FileRecord) {
+        let place = self.kept.partition_point(|known| known.at_ns <= record.at_ns);
+        let of_program = self.kept[..place].iter().rev().take_while(|known| known.what != Recorded::Program);
+        if matches!(record.what, Recorded::Memory(_))
+            && of_program.into_iter().any(|known| known.what == record.what)
+        {
+            return;
+        }
+        self.kept.insert(place, record);
+        if self.kept.len() > MAX_RECORDS {
+            let dropped = self.kept.remove(0);
+            self.dropped_ns = self.dropped_ns.max(Some(dropped.at_ns));
+        }
+    }
 }
 
 impl FileLog {
@@ -29,7 +55,7 @@ impl FileLog {
                 "the kernel does not record mapped files: jjleak may miss files of processes that end at once: {error}"
             );
         });
-        Self { source: source.ok(), by_pid: HashMap::new(), lost_ns: 0 }
+        Self { source: source.ok(), by_pid: HashMap::new(), lost_ns: None }
     }
 
     /// Waits until many records are pending. Cancel-safe.
@@ -43,17 +69,9 @@ impl FileLog {
     /// Takes the pending records at the time `now_ns`.
     pub(super) fn receive(&mut self, now_ns: u64) {
         let Self { source: Some(source), by_pid, lost_ns } = self else { return };
-        let lost = source.take(|record| {
-            let records = by_pid.entry(record.pid).or_default();
-            let place = records.partition_point(|known| known.at_ns <= record.at_ns);
-            records.insert(place, record);
-            if records.len() > MAX_RECORDS {
-                let dropped = records.remove(0);
-                *lost_ns = dropped.at_ns.max(*lost_ns);
-            }
-        });
+        let lost = source.take(|record| by_pid.entry(record.pid).or_default().add(record));
         if lost > 0 {
-            *lost_ns = now_ns;
+            *lost_ns = Some(now_ns);
         }
     }
 
@@ -61,31 +79,37 @@ impl FileLog {
     pub(super) fn forget_others(&mut self, now_ns: u64, is_profiled: impl Fn(u32) -> bool) {
         let since = now_ns.saturating_sub(KEPT_NS);
         self.by_pid.retain(|pid, records| {
-            is_profiled(*pid) || records.last().is_some_and(|last| last.at_ns >= since)
+            is_profiled(*pid) || records.kept.last().is_some_and(|last| last.at_ns >= since)
         });
     }
 
     /// Files that the program which a process ran at the time `at_ns` has mapped since its begin.
     pub(super) fn of(&self, pid: u32, at_ns: u64) -> impl Iterator<Item = &RecordedFile> {
-        let records = self.by_pid.get(&pid).map(Vec::as_slice).unwrap_or_default();
+        self.code_of(pid, at_ns).filter_map(|code| match code {
+            Recorded::File(file) => Some(file),
+            Recorded::Program | Recorded::Memory(_) => None,
+        })
+    }
+
+    /// All that this program has made executable since its begin.
+    pub(super) fn code_of(&self, pid: u32, at_ns: u64) -> impl Iterator<Item = &Recorded> {
+        let records = self.by_pid.get(&pid).map_or(&[][..], |records| &records.kept);
         let is_begin = |record: &FileRecord| record.what == Recorded::Program;
         let before = records.partition_point(|record| record.at_ns <= at_ns);
         let begin = records[..before].iter().rposition(is_begin).map_or(0, |begin| begin + 1);
         let end = records[before..].iter().position(is_begin).map_or(records.len(), |end| before + end);
-        records[begin..end].iter().filter_map(|record| match &record.what {
-            Recorded::File(file) => Some(file),
-            Recorded::Program => None,
-        })
+        records[begin..end].iter().map(|record| &record.what)
     }
 
-    /// Returns true if all that was mapped since this time is recorded.
-    pub(super) const fn is_complete(&self, since_ns: u64) -> bool {
-        self.source.is_some() && !self.has_lost(since_ns)
+    /// Returns true if all that a process has mapped since this time is recorded.
+    pub(super) fn is_complete(&self, pid: u32, since_ns: u64) -> bool {
+        self.source.is_some() && !self.has_lost(pid, since_ns)
     }
 
-    /// Returns true if records since this time may have been lost.
-    pub(super) const fn has_lost(&self, since_ns: u64) -> bool {
-        self.lost_ns >= since_ns
+    /// Returns true if records of a process since this time may have been lost.
+    pub(super) fn has_lost(&self, pid: u32, since_ns: u64) -> bool {
+        let dropped_ns = self.by_pid.get(&pid).and_then(|records| records.dropped_ns);
+        self.lost_ns.max(dropped_ns) >= Some(since_ns)
     }
 }
 
@@ -97,7 +121,7 @@ mod tests {
     use crate::processes::FileId;
 
     fn log(records: &[(u32, u64, Option<u64>)]) -> FileLog {
-        let mut by_pid = HashMap::<_, Vec<_>>::new();
+        let mut by_pid = HashMap::<_, Records>::new();
         for (pid, at_ns, inode) in records.iter().copied() {
             let file = |inode| RecordedFile {
                 addresses: 0..4096,
@@ -106,9 +130,9 @@ mod tests {
                 path: PathBuf::from("/lib/a.so"),
             };
             let what = inode.map_or(Recorded::Program, |inode| Recorded::File(file(inode)));
-            by_pid.entry(pid).or_default().push(FileRecord { pid, at_ns, what });
+            by_pid.entry(pid).or_default().add(FileRecord { pid, at_ns, what });
         }
-        FileLog { source: None, by_pid, lost_ns: 0 }
+        FileLog { source: None, by_pid, lost_ns: None }
     }
 
     #[test]
@@ -135,5 +159,29 @@ mod tests {
         log.forget_others(4_000_000_000, |pid| pid == 7);
         assert_eq!(log.of(7, 10).count() + log.of(9, 10).count(), 2);
         assert_eq!(log.of(8, 10).count(), 0);
+    }
+
+    #[test]
+    fn a_process_with_too_many_records_takes_nothing_from_others() {
+        let many = u64::try_from(MAX_RECORDS).unwrap();
+        let mut records: Vec<_> = (0..=many).map(|at_ns| (7, 100 + at_ns, Some(at_ns))).collect();
+        records.push((8, 5, Some(1)));
+        let mut log = log(&records);
+        assert!(log.has_lost(7, 100) && !log.has_lost(7, 101), "one was dropped");
+        assert!(!log.has_lost(8, 0) && !log.has_lost(9, 0));
+        log.lost_ns = Some(50);
+        assert!(log.has_lost(8, 50) && !log.has_lost(8, 51), "the kernel does not say of which process");
+    }
+
+    #[test]
+    fn memory_that_is_made_executable_again_is_recorded_once_for_a_program() {
+        let mut records = Records::default();
+        let memory = |begin| Recorded::Memory(begin..begin + 4096);
+        let all = [memory(0), memory(4096), memory(0), Recorded::Program, memory(0), memory(0)];
+        for (at_ns, what) in (0..).zip(all) {
+            records.add(FileRecord { pid: 7, at_ns, what });
+        }
+        let kept: Vec<_> = records.kept.into_iter().map(|record| record.what).collect();
+        assert_eq!(kept, [memory(0), memory(4096), Recorded::Program, memory(0)]);
     }
 }

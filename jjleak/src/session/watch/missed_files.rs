@@ -40,7 +40,8 @@ impl Watch {
         // All records, now that the program is over.
         self.receive_files();
         self.learn_recorded(watched);
-        if self.files.log.has_lost(watched.scanned_ns.max(watched.image_since_ns)) {
+        let pid = watched.pid().number().get();
+        if self.files.log.has_lost(pid, watched.scanned_ns.max(watched.image_since_ns)) {
             let unknown = FileId { device: (0, 0), inode: 0 };
             note_unseen(watched, unknown, Path::new("unknown: the kernel had no room for records"));
         }

@@ -11,6 +11,7 @@ mod children;
 mod code;
 mod earlier_runs;
 mod ended;
+mod eviction;
 mod file_log;
 mod files;
 mod image_files;
@@ -25,6 +26,7 @@ mod perf_map_request;
 mod process;
 mod profiles;
 mod programs;
+mod recent_rows;
 mod search_ahead;
 mod stacks;
 mod threads;
@@ -45,7 +47,7 @@ use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::processes::{Mapping, Pid};
 use crate::profile::Coverage;
-use crate::session::{AllocatorChoice, Error};
+use crate::session::{AllocatorChoice, Error, Listing};
 use accounting::Accounting;
 use code::cache_folder;
 use ended::Dead;
@@ -86,6 +88,7 @@ impl Watch {
     pub(super) fn new(
         settings: Settings,
         coverage: Coverage,
+        listing: Listing,
         wanted: Wanted,
         choice: AllocatorChoice,
         pids: &[Pid],
@@ -104,7 +107,7 @@ impl Watch {
             processes: BTreeMap::new(),
             lifecycle: Lifecycle::new(wanted, &settings),
             files,
-            stacks: Stacks::new(cache),
+            stacks: Stacks::new(cache, listing),
         })
     }
 
@@ -201,7 +204,8 @@ impl Watch {
         self.stacks.names.forget(&rows);
         self.stacks.threads.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
-        Ok(())
+        self.forget_evicted();
+        self.make_room_for_stacks()
     }
 
     fn is_counted(&self, watched: &Watched) -> bool {

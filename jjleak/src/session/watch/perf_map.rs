@@ -83,6 +83,11 @@ impl WatchedPerfMap {
         !(self.new.is_empty() && self.waiting.is_empty())
     }
 
+    /// Rows of stacks that wait for names.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &u32> {
+        self.new.iter().chain(&self.waiting)
+    }
+
     /// Forgets rows that stand for no stack any more.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.new.retain(|row| !rows.contains(row));

@@ -64,6 +64,8 @@ pub(super) struct Watched {
     pub(super) unfollowed: ImageFiles,
     /// Files whose rows do not fit the unwinder's tables.
     pub(super) unfit: ImageFiles,
+    /// Number of copies of unfinished stacks that were dropped for lack of room.
+    pub(super) lost_copies: u64,
     /// Mapped files that were not found before the process ended.
     pub(super) unseen_files: ImageFiles,
     /// Last judged image, and the time of its judgement.
@@ -112,6 +114,7 @@ impl Watched {
             seen: None,
             unfollowed: ImageFiles::default(),
             unfit: ImageFiles::default(),
+            lost_copies: 0,
             unseen_files: ImageFiles::default(),
             judged: None,
             exit: None,
@@ -212,6 +215,7 @@ impl Watched {
         *counters.entry(Counter::UnseenProgram).or_default() += self.unseen;
         *counters.entry(Counter::UnfollowedAllocator).or_default() += self.unfollowed.count();
         *counters.entry(Counter::UnwindTablesFull).or_default() += self.unfit.count();
+        *counters.entry(Counter::StackCopiesLost).or_default() += self.lost_copies;
         *counters.entry(Counter::UnseenFile).or_default() += self.unseen_files.count();
         *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }

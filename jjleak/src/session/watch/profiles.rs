@@ -9,14 +9,16 @@ use jjleak_common::process::ImageId;
 
 use super::Watch;
 use super::accounting::Accounting;
+use super::eviction::{Shown, Use};
 use super::jvm::name_generated;
 use super::overhead::unjudge_estimates;
 use super::perf_map::Urgency;
 use super::process::Watched;
 use super::stacks::Stacks;
-use super::threads::name_of;
+use super::threads::{ThreadRoots, name_of};
 use crate::analyze::Pace;
 use crate::attach::now_ns;
+use crate::own_memory;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::session::{Error, Source};
@@ -27,6 +29,9 @@ use crate::snapshot::BlockFilter;
 const JUDGED_IN_SETTLE: u32 = 4;
 /// Maximum time between verdicts on new allocations, however long that time is.
 const JUDGED_AGAIN: Duration = Duration::from_secs(4);
+
+/// Number of newly named stacks after which free memory is returned to the system.
+const RELEASED_AFTER: u32 = 1000;
 
 /// State of an image's history.
 struct Past {
@@ -59,7 +64,8 @@ impl Source for Watch {
         };
         let glanced: BTreeSet<_> = self.images(is_glanced).into_iter().collect();
         self.accounting.collector.leave_undivided(glanced.clone());
-        let profiles = self.take_but(&BTreeSet::new());
+        let use_of = if self.stacks.is_last { Use::End } else { Use::Report };
+        let profiles = self.take_but(&BTreeSet::new(), use_of);
         self.accounting.collector.leave_undivided(BTreeSet::new());
         let mut profiles = profiles?;
         for watched in self.processes.values_mut().filter(|watched| !glanced.contains(&watched.image)) {
@@ -105,7 +111,7 @@ impl Watch {
         if due.is_empty() {
             return Ok(false);
         }
-        for profile in self.take_but(&resting)? {
+        for profile in self.take_but(&resting, Use::History)? {
             self.accounting.histories.remember(&profile);
         }
         Ok(true)
@@ -114,18 +120,18 @@ impl Watch {
     /// Takes profiles of all images but `resting`, at an instant that divides their histories. If a process calls
     /// `exec` in between, stacks of the new program would get names from the old one's files; then profiles are taken
     /// again.
-    fn take_but(&mut self, resting: &BTreeSet<ImageId>) -> Result<Vec<Profile>, Error> {
+    fn take_but(&mut self, resting: &BTreeSet<ImageId>, use_of: Use) -> Result<Vec<Profile>, Error> {
         const ATTEMPTS: u32 = 3;
         self.update_all()?;
         self.await_perf_maps();
         let is_wanted = |watched: &Watched| !resting.contains(&watched.image);
-        let mut profiles = self.take(is_wanted)?;
+        let mut profiles = self.take(is_wanted, use_of)?;
         for _ in 1..ATTEMPTS {
             if self.processes.values().all(|watched| self.is_current(watched)) {
                 break;
             }
             self.update_all()?;
-            profiles = self.take(is_wanted)?;
+            profiles = self.take(is_wanted, use_of)?;
         }
         if let Some(taken_ns) = profiles.iter().find_map(|profile| profile.instants_ns.last()) {
             let images = self.images(is_wanted);
@@ -153,7 +159,7 @@ impl Watch {
         if slots.is_empty() {
             return Ok(Vec::new());
         }
-        let mut profiles = self.take(ended)?;
+        let mut profiles = self.take(ended, Use::End)?;
         for profile in &mut profiles {
             self.accounting.growth.measure(profile);
             self.accounting.growth.forget(profile);
@@ -166,11 +172,11 @@ impl Watch {
         Ok(profiles)
     }
 
-    fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Error> {
+    fn take(&mut self, which: impl Fn(&Watched) -> bool, use_of: Use) -> Result<Vec<Profile>, Error> {
         let images = self.images(&which);
         let Self { processes, attachment, files, stacks, accounting, .. } = self;
         let Accounting { collector, mappings, coverage, .. } = accounting;
-        let Stacks { names, threads, .. } = stacks;
+        let Stacks { names, threads, evicted, listing, .. } = stacks;
         let allocators = &files.allocators;
         mappings.receive();
         for watched in processes.values_mut().filter(|watched| which(watched)) {
@@ -184,6 +190,7 @@ impl Watch {
         let coverage = Coverage { windows, ..*coverage };
         let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
         let now = (Timestamp::now(), now_ns());
+        let mut taken = 0_u32;
         let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
             let exe = &watched.process.exe;
@@ -207,8 +214,19 @@ impl Watch {
             if coverage.threads && watched.ended.is_none() {
                 collector.rename_threads(watched.image, name_of(watched.pid()));
             }
-            let name = |row| {
-                let mut stack = names.name(row, &watched.modules, || collector.stack(row).cloned());
+            let evicted = Shown::of(evicted, watched.image, *listing, use_of);
+            let complete = evicted.complete(&mut snapshot, collector);
+            let mut names = names.of_process(&watched.modules);
+            let name = |row, hash| {
+                if collector.stack(row).is_none()
+                    && let Some(known) = evicted.name(hash)
+                {
+                    return known;
+                }
+                let mut stack = names.name(row, || {
+                    taken += 1;
+                    collector.take_stack(row)
+                });
                 if let Some(thread) = collector.thread(watched.image, row) {
                     threads.put_below(row, thread, &mut stack);
                 }
@@ -216,11 +234,18 @@ impl Watch {
             };
             let span = watched.span(snapshot.taken_ns, now);
             let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);
+            let below = |stack, thread| ThreadRoots::below(collector.thread_of(watched.image, thread), stack);
+            evicted.add_to(&mut profile, &complete, collector, below);
             profile.ended.clone_from(&watched.ended);
             profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)
         });
-        Ok(profiles.collect())
+        let profiles = profiles.collect();
+        if taken >= RELEASED_AFTER {
+            // The addresses of these stacks are not needed any more.
+            own_memory::release();
+        }
+        Ok(profiles)
     }
 }
 

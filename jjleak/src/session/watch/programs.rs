@@ -80,7 +80,7 @@ impl Watch {
         let Some((root, module)) = found else {
             return Verdict::Missed(program.path.clone(), "ended before it could be read");
         };
-        let files = if recorded.is_empty() || self.files.log.has_lost(program.at_ns) {
+        let files = if recorded.is_empty() || self.files.log.has_lost(pid.number().get(), program.at_ns) {
             self.files.open.needed_by(root, &module)
         } else {
             self.open_recorded(&roots, &module, &recorded)

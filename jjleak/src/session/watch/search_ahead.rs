@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use tracing::subscriber::{NoSubscriber, with_default};
 
-use super::allocators::find_in_content;
+use super::allocators::find_in;
 use super::code::rows_of;
 use crate::allocators::ModuleAllocators;
 use crate::cache_folder::CacheFolder;
@@ -44,9 +44,12 @@ impl FoundAhead {
         self.held += rows.as_ref().map_or(0, |rows| rows.rows().rows().len());
         self.rows.insert(module.version, rows);
         // The next reader reports the error.
-        let Ok(content) = module.read() else { return };
-        self.allocators.insert(module.version, find_in_content(module, &content, choice));
+        if module.bounded().is_err() {
+            return;
+        }
+        self.allocators.insert(module.version, find_in(module, choice));
         if jvm::is_library(module)
+            && let Ok(content) = module.read()
             && let Ok(symbols) = Symbols::of(&content)
         {
             self.symbols.insert(module.version, symbols);
@@ -119,7 +122,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::session::watch::allocators::find_in;
 
     #[test]
     fn a_search_that_nobody_waits_for_ends_and_leaves_no_half_files() {

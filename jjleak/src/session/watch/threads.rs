@@ -22,6 +22,15 @@ impl ThreadRoots {
         });
     }
 
+    /// Puts a stack that has no row below its thread.
+    pub(super) fn below(thread: Option<&Thread>, mut stack: NamedStack) -> NamedStack {
+        if let Some(thread) = thread {
+            let root = SharedFrame::new(Frame::of_thread(thread));
+            stack.frames = stack.frames.iter().cloned().chain([root]).collect();
+        }
+        stack
+    }
+
     /// Forgets rows that other stacks may use now.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.0.retain(|row, _| !rows.contains(row));

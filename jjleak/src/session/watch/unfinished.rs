@@ -4,32 +4,38 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
+use jjleak_common::stack::StackStatus;
 use jjleak_common::unwind::{Row, RowKind, layer};
 
 use super::Watch;
 use super::code::CodeFollower;
 use super::file_log::FileLog;
 use super::process::Watched;
-use crate::attach::{RecordedFile, now_ns};
+use crate::attach::{Recorded, now_ns};
 use crate::collect::Collector;
-use crate::processes::{FileVersion, Mapping, Module};
+use crate::processes::{FileId, Mapping};
 use crate::snapshot::RawStack;
-use crate::unwind::{Code, StackCopy, VerifiedRows, finish};
+use crate::unwind::{Code, Finished, StackCopy, finish};
 
-/// Time for which a stack with unknown code is kept: until then, the kernel side may report the code, or a scan find it.
-const MOST_PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for which the copy of a stack with unknown code is kept: until then, the kernel side may report the code, or a scan
+/// find it.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Watch {
     /// Finishes stacks of all processes, as far as the code on them is known.
     pub(super) fn finish_stacks(&mut self) {
         let slots: Vec<_> = self.processes.keys().copied().collect();
+        let mut were_any = false;
         for slot in slots {
             if let Some(mut watched) = self.processes.remove(&slot) {
                 // Code that was mapped when a stack was taken is in every later scan, unless it was unmapped since.
                 let scanned_ns = watched.scanned_ns;
-                self.finish_stacks_of(&mut watched, scanned_ns);
+                were_any |= self.finish_stacks_of(&mut watched, scanned_ns);
                 self.processes.insert(slot, watched);
             }
+        }
+        if !were_any {
+            self.stacks.code.forget_recent();
         }
     }
 
@@ -38,79 +44,83 @@ impl Watch {
         self.finish_stacks_of(watched, u64::MAX);
     }
 
-    /// Finishes a process's stacks that were taken before `until_ns`.
-    fn finish_stacks_of(&mut self, watched: &mut Watched, until_ns: u64) {
+    /// Finishes a process's stacks that were taken before `until_ns`. Returns true if there were any.
+    fn finish_stacks_of(&mut self, watched: &mut Watched, until_ns: u64) -> bool {
         let copies = self.accounting.collector.take_unfinished(watched.image, until_ns);
+        watched.lost_copies += self.accounting.collector.take_lost_copies(watched.image);
         // The frames of a stack are sent ahead of its copy.
         self.accounting.collector.receive_frames();
         if copies.is_empty() {
-            return;
+            return false;
         }
         self.receive_files();
-        let mut lookup = Lookup::new(watched, &self.files.log, &self.stacks.code);
-        let patience_ns = u64::try_from(MOST_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        let since_ns = now_ns().saturating_sub(patience_ns);
-        let (mut rows, mut kept, mut left) = (BTreeSet::new(), Vec::new(), 0);
+        let mut lookup = Lookup::new(watched, &self.files.log, &mut self.stacks.code);
+        let max_wait_ns = u64::try_from(MAX_WAIT.as_nanos()).unwrap_or(u64::MAX);
+        let since_ns = now_ns().saturating_sub(max_wait_ns);
+        let (mut rows, mut kept, mut unchanged) = (BTreeSet::new(), Vec::new(), 0);
         for copy in copies {
+            let can_wait = until_ns != u64::MAX && copy.walk.taken_ns > since_ns;
             match lookup.finish(&copy, &self.accounting.collector) {
-                Outcome::Finished(stack) => {
+                Outcome { awaits_code: true, .. } if can_wait => kept.push(copy),
+                Outcome { longer: Some(stack), .. } => {
                     rows.insert(copy.walk.row);
                     self.accounting.collector.finish(watched.image, copy.walk.row, stack);
                 }
-                Outcome::Unknown if until_ns != u64::MAX && copy.walk.taken_ns > since_ns => kept.push(copy),
-                Outcome::Unknown | Outcome::Impossible => left += 1,
+                Outcome { .. } => unchanged += 1,
             }
         }
         tracing::debug!(
             pid = watched.pid().number().get(),
             finished = rows.len(),
             kept = kept.len(),
-            left,
+            unchanged,
             "stacks through code that was just mapped"
         );
         self.accounting.collector.keep_unfinished(kept);
         self.stacks.names.forget(&rows);
         watched.perf_map.forget(&rows);
+        true
     }
 }
 
-enum Outcome {
-    Finished(RawStack),
-    /// It leads into code that is not known.
-    Unknown,
-    Impossible,
+/// Result of an attempt to finish a stack.
+#[derive(Default)]
+struct Outcome {
+    /// The stack, if it is more than the kernel side has found.
+    longer: Option<RawStack>,
+    /// True if it leads into unknown code, which may be known later.
+    awaits_code: bool,
 }
 
 /// Looks up code for the stacks of one process.
 struct Lookup<'watch> {
     watched: &'watch Watched,
-    code: &'watch CodeFollower,
-    /// Files that the program has mapped by the kernel's records; `None` if these are not complete.
-    recorded: Option<Vec<&'watch RecordedFile>>,
-    /// Rows of the files seen so far.
-    rows: HashMap<FileVersion, Option<VerifiedRows>>,
+    code: &'watch mut CodeFollower,
+    /// All that the program has made executable by the kernel's records; `None` if these are not complete.
+    recorded: Option<Vec<&'watch Recorded>>,
     /// Code at the addresses seen so far.
     known: HashMap<u64, Code>,
 }
 
 impl<'watch> Lookup<'watch> {
-    fn new(watched: &'watch Watched, log: &'watch FileLog, code: &'watch CodeFollower) -> Self {
-        let recorded = || log.of(watched.pid().number().get(), watched.image_since_ns).collect();
-        let recorded = log.is_complete(watched.image_since_ns).then(recorded);
-        Self { watched, code, recorded, rows: HashMap::new(), known: HashMap::new() }
+    fn new(watched: &'watch Watched, log: &'watch FileLog, code: &'watch mut CodeFollower) -> Self {
+        let since_ns = watched.image_since_ns;
+        // A forked child begins with its parent's code.
+        let pids =
+            || [Some(watched.pid()), watched.forked_from].into_iter().flatten().map(|pid| pid.number().get());
+        let recorded = || pids().flat_map(|pid| log.code_of(pid, since_ns)).collect();
+        let recorded = pids().all(|pid| log.is_complete(pid, since_ns)).then(recorded);
+        Self { watched, code, recorded, known: HashMap::new() }
     }
 
     fn finish(&mut self, copy: &StackCopy, collector: &Collector) -> Outcome {
-        let Some(mut stack) = collector.unfinished_stack(copy) else { return Outcome::Impossible };
+        let Some(mut stack) = collector.unfinished_stack(copy) else { return Outcome::default() };
         self.settle_layers(&mut stack);
-        let Some(finished) = finish(copy, &stack.frames, |address| self.at(address)) else {
-            return Outcome::Impossible;
-        };
-        if finished.frames.len() == stack.frames.len() {
-            return Outcome::Unknown;
-        }
-        (stack.frames, stack.status) = (finished.frames, finished.status);
-        Outcome::Finished(stack)
+        let Finished { frames, status, awaits_code } =
+            finish(copy, &stack.frames, |address| self.at(address));
+        let is_longer = frames.len() > stack.frames.len() || status != StackStatus::NoMapping;
+        (stack.frames, stack.status) = (frames, status);
+        Outcome { longer: is_longer.then_some(stack), awaits_code }
     }
 
     /// Refers to files as in stacks that are walked with the process's mappings: by layer.
@@ -141,10 +151,10 @@ impl<'watch> Lookup<'watch> {
             return if self.is_generated(address) { Code::Generated } else { Code::Unknown };
         };
         let module = Rc::clone(self.watched.modules.get(located.module));
-        if self.was_another(address, &module) {
+        if self.was_other_code(address, module.version.file, located.offset) {
             return Code::Unknown;
         }
-        let rows = self.rows.entry(module.version).or_insert_with(|| self.code.rows_again(&module));
+        let rows = self.code.rows_again(&module);
         // Rows are verified against the code at these addends only.
         let by_rows = rows.as_ref().zip(located.address).filter(|(rows, address)| {
             let addend = address.wrapping_sub(located.offset);
@@ -157,11 +167,11 @@ impl<'watch> Lookup<'watch> {
         Code::Known(row, layer)
     }
 
-    /// Returns true unless it is certain that the program has mapped no other file at this address.
-    fn was_another(&self, address: u64, module: &Module) -> bool {
-        self.recorded.as_ref().is_none_or(|recorded| {
-            recorded.iter().any(|file| file.addresses.contains(&address) && file.file != module.version.file)
-        })
+    /// Returns true unless it is certain that the program has mapped nothing but this part of the file at this address.
+    fn was_other_code(&self, address: u64, file: FileId, offset: u64) -> bool {
+        self.recorded
+            .as_ref()
+            .is_none_or(|recorded| recorded.iter().any(|code| code.is_other_code(address, file, offset)))
     }
 
     fn is_generated(&self, address: u64) -> bool {

@@ -10,7 +10,7 @@ use std::process::Command;
 pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as, rust_ledger};
 pub(crate) use self::programs::{
     Wrapper, bare, clock, differential, early, exhaustion, fibres, filtered, headless, jit, kept_by_library,
-    leaky, loading_late, multitude, names, narrow, orphan, paced, silent, static_early, static_jit,
+    leaky, loading_late, multitude, names, narrow, orphan, paced, paths, silent, static_early, static_jit,
     tail_calls, verdicts, wrapper,
 };
 pub(crate) use self::stacks::{

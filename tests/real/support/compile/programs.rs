@@ -115,6 +115,12 @@ pub(crate) fn multitude() -> &'static Path {
     PATH.get_or_init(|| compile("multitude", &["multitude.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
 }
 
+/// The program with very many stacks.
+pub(crate) fn paths() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("paths", &["paths.c".to_owned()], &["-std=gnu11", "-O1", "-g"]))
+}
+
 /// The program whose main thread ends before the others.
 pub(crate) fn headless() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

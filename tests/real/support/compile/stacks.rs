@@ -117,52 +117,56 @@ pub(crate) fn stacks_library() -> &'static Path {
     PATH.get_or_init(|| compile("libstacks.so", &["stacks/library.c".to_owned()], &flags))
 }
 
-/// The program that loads libraries as it is told, and two libraries with 120,000 rows each. Copies of a library have one build ID.
+/// The program that loads libraries on request, and two libraries with 120,000 rows each. Copies of a library have one build ID.
 pub(crate) fn loading() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
-    PATHS.get_or_init(|| {
-        let library = |name: &str, size: &str, frame: &str| {
-            let definitions =
-                [format!("-DNAME={name}"), format!("-DSIZE={size}"), format!("-DFRAME_BYTES={frame}")];
-            let flags =
-                ["-g", "-shared", "-fPIC", "-fomit-frame-pointer", "-Wl,--build-id", "-DFUNCTIONS=30000"];
-            let flags: Vec<_> = flags.into_iter().chain(definitions.iter().map(String::as_str)).collect();
-            let sources = ["stacks/replaced.c", "stacks/many_rows.S"].map(str::to_owned);
-            compile(&format!("lib{name}_with_many_rows.so"), &sources, &flags)
-        };
-        let program = compile("loading", &["stacks/loading.c".to_owned()], &["-g", "-fomit-frame-pointer"]);
-        [program, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
-    })
+    let flags = ["-Wl,--build-id", "-DFUNCTIONS=30000"];
+    PATHS.get_or_init(|| with_libraries("loading", "_with_many_rows", &["stacks/many_rows.S"], &flags))
 }
 
 /// The program that replaces one library by another, and both libraries.
 pub(crate) fn replacing() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
-    PATHS.get_or_init(|| {
-        let library = |name: &str, size: &str, frame: &str| {
-            let definitions =
-                [format!("-DNAME={name}"), format!("-DSIZE={size}"), format!("-DFRAME_BYTES={frame}")];
-            let flags = ["-g", "-shared", "-fPIC", "-fomit-frame-pointer"];
-            let flags: Vec<_> = flags.into_iter().chain(definitions.iter().map(String::as_str)).collect();
-            compile(&format!("lib{name}.so"), &["stacks/replaced.c".to_owned()], &flags)
-        };
-        let flags = ["-g", "-fomit-frame-pointer"];
-        let program = compile("replacing", &["stacks/replacing.c".to_owned()], &flags);
-        [program, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
-    })
+    PATHS.get_or_init(|| with_libraries("replacing", "", &[], &[]))
 }
 
-/// A program that loads libraries and calls them at once, and such a library, which jjleak knows by its file only.
-pub(crate) fn just_mapped() -> &'static [PathBuf; 2] {
-    static PATHS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+/// A program of `stacks/`, and two libraries for it. Their functions have different names, frames and allocations.
+fn with_libraries(program: &str, suffix: &str, sources: &[&str], flags: &[&str]) -> [PathBuf; 3] {
+    let library = |name: &str, size: &str, frame: &str| {
+        let definitions = ["NAME", "SIZE", "FRAME_BYTES"].into_iter().zip([name, size, frame]);
+        let definitions: Vec<_> = definitions.map(|(macro_, value)| format!("-D{macro_}={value}")).collect();
+        let common = ["-g", "-shared", "-fPIC", "-fomit-frame-pointer"];
+        let flags = common.into_iter().chain(flags.iter().copied());
+        let flags: Vec<_> = flags.chain(definitions.iter().map(String::as_str)).collect();
+        let sources = [&["stacks/replaced.c"], sources].concat();
+        let sources: Vec<_> = sources.into_iter().map(str::to_owned).collect();
+        compile(&format!("lib{name}{suffix}.so"), &sources, &flags)
+    };
+    let source = format!("stacks/{program}.c");
+    let compiled = compile(program, &[source], &["-g", "-fomit-frame-pointer"]);
+    [compiled, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
+}
+
+/// A program that loads libraries and calls them at once, and two such libraries, which jjleak knows by their files only: the second
+/// allocates in a loop.
+pub(crate) fn just_mapped() -> &'static [PathBuf; 3] {
+    static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
     PATHS.get_or_init(|| {
         let flags = ["-g", "-fomit-frame-pointer"];
         let library = ["-shared", "-fPIC", "-Wl,--build-id=none"];
         let of_library = ["-DNAME=in_library", "-DSIZE=2003", "-DFRAME_BYTES=1016"];
-        let library = [&flags[..], &library[..], &of_library[..]].concat();
+        let library = [&flags[..], &library[..]].concat();
+        let of_library = [&library[..], &of_library[..]].concat();
+        // Until its rows are loaded, it has called malloc many times.
+        let walking = [&library[..], &["-DFUNCTIONS=30000"]].concat();
         [
             compile("just-mapped", &["stacks/just_mapped.c".to_owned()], &flags),
-            compile("libjust-mapped.so", &["stacks/replaced.c".to_owned()], &library),
+            compile("libjust-mapped.so", &["stacks/replaced.c".to_owned()], &of_library),
+            compile(
+                "libwalking.so",
+                &["stacks/walking.c", "stacks/many_rows.S"].map(str::to_owned),
+                &walking,
+            ),
         ]
     })
 }

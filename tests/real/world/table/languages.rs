@@ -96,5 +96,15 @@ pub(super) const PROGRAMS: &[Program] = &[
         &["/usr/bin/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir={folder}/profile", "--dump-dom",
           "data:text/html,<p>hello"],
     )
-    .compared_with(Oracle::Nobody("its own malloc comes before anything that is preloaded")),
+    .compared_with(Oracle::Nobody("its own malloc comes before anything that is preloaded"))
+    .but(&[
+        Exception {
+            of: Target::Complete,
+            why: "Debian builds it with call frame information for some 0.2 % of its code: its stacks go on by frame pointers",
+        },
+        Exception {
+            of: Target::Losses,
+            why: "the first run finds its allocator when a script starts it, and says so (late_probes); some 13 of a million blocks are freed without a call of `free` or its kin: bpftrace misses the same number (missed_free)",
+        },
+    ]),
 ];
