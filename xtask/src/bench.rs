@@ -10,7 +10,7 @@ use crate::{
     prerequisites,
     sudo::Root,
     test::set_runner,
-    workspace,
+    workspace, world,
 };
 
 /// Folder of benchmark pages.
@@ -21,6 +21,7 @@ const FILES: [&str; 2] = ["cost.md", "cost.json"];
 /// `cargo xtask bench [--quick] [--only PART]...`
 pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
     prerequisites::for_benchmarks()?;
+    let programs = world::install_for_benchmarks()?;
     let (object, measuring) = (build::object()?, build::measuring_object()?);
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
@@ -41,8 +42,11 @@ pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
         cargo.args(["--only", part]);
     }
     set_runner(&mut cargo, root)?;
-    run(cargo.env(OBJECT_VARIABLE, object).env(MEASURING_OBJECT_VARIABLE, measuring))
-        .context("the benchmark failed")?;
+    run(cargo
+        .env(OBJECT_VARIABLE, object)
+        .env(MEASURING_OBJECT_VARIABLE, measuring)
+        .env(world::CACHE, programs))
+    .context("the benchmark failed")?;
     if quick || !only.is_empty() {
         announce(&format!("{KEPT} is left as it is: that was not the whole"));
         return Ok(ExitCode::SUCCESS);

@@ -51,6 +51,11 @@ pub(crate) fn install_for_tests() -> Result<PathBuf> {
     install(programs().filter(|program| program.is_in_tests))
 }
 
+/// Installs the prerequisites of the programs that `cargo xtask bench` runs.
+pub(crate) fn install_for_benchmarks() -> Result<PathBuf> {
+    install(programs().filter(|program| ["numpy", "polars", "clang"].contains(&program.name)))
+}
+
 /// Installs the prerequisites of programs. Returns the folder of packages from registries.
 fn install(programs: impl Iterator<Item = &'static Program>) -> Result<PathBuf> {
     let cache = workspace::cache()?.join("world");

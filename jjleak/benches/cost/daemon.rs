@@ -20,7 +20,7 @@ const JVM: [&str; 5] = ["-Xmx16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredSt
 const SETTLE: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_secs(20);
 const WANTED_PERCENT: f64 = 0.5;
-const WANTED_MIB: f64 = 64.;
+const WANTED_MIB: f64 = 16.;
 
 /// Killed when dropped.
 struct Daemon(Child);

@@ -13,6 +13,7 @@ mod java;
 mod machine;
 mod matrix;
 mod options;
+mod own;
 mod page;
 mod report;
 mod rows;
@@ -41,7 +42,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -53,6 +54,7 @@ const PARTS: [Part; 11] = [
     Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "daemon", measure: daemon::measure },
+    Part { name: "own", measure: own::measure },
 ];
 
 fn main() -> Result<()> {
