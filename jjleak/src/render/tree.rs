@@ -1,10 +1,11 @@
 //! Stacks merged from one end, for flame graphs.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::label::{NO_STACK, label};
 use crate::analyze::Difference;
+use crate::fast_map::FastMap;
 use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
 
 /// A stack with its live memory in one profile, or in the first and the second of two.
@@ -29,9 +30,8 @@ fn larger(one: Totals, other: Totals) -> Totals {
 
 /// Tree of frames by their path from the root.
 pub(super) struct FlameTree<'a> {
+    /// In the order of a depth-first walk, the children of a node by label.
     pub(super) nodes: Vec<Node<'a>>,
-    /// Children of the root, in order.
-    pub(super) roots: Children<'a>,
     /// Sum over all stacks.
     pub(super) width: Totals,
 }
@@ -40,20 +40,19 @@ pub(super) struct FlameTree<'a> {
 pub(super) struct Node<'a> {
     /// Index of the node before it; `None` at the root.
     pub(super) parent: Option<usize>,
-    pub(super) label: Cow<'a, str>,
+    pub(super) label: Rc<str>,
     pub(super) kind: FrameKind,
     /// Known source files and lines of the stacks at this frame, sorted. Most frames have one.
     pub(super) places: Vec<(&'a str, u32)>,
     pub(super) before: Totals,
     pub(super) live: Totals,
     pub(super) width: Totals,
-    /// Width of the stacks that end here.
+    /// Width of the stacks that end here, or in frames that are too narrow.
     pub(super) own_width: Totals,
-    pub(super) children: Children<'a>,
 }
 
-/// Nodes by label and kind.
-pub(super) type Children<'a> = BTreeMap<(Cow<'a, str>, FrameKind), usize>;
+/// A frame of a stack: its number in [`Labels`] and the frame, or none for a stack without frames.
+type Step<'a> = (u32, Option<&'a SharedFrame>);
 
 impl<'a> FlameTree<'a> {
     /// Merges the outstanding stacks of a profile; if inverted, from the allocation function on.
@@ -64,7 +63,7 @@ impl<'a> FlameTree<'a> {
             before: Totals::default(),
             live: stack.live,
         });
-        Self::new(stacks, inverted)
+        Self::new(stacks.collect(), inverted)
     }
 
     /// Merges the stacks of two profiles.
@@ -74,68 +73,46 @@ impl<'a> FlameTree<'a> {
             before: stack.before,
             live: stack.after,
         });
-        Self::new(stacks, inverted)
+        Self::new(stacks.collect(), inverted)
     }
 
-    fn new(stacks: impl Iterator<Item = FlameStack<'a>>, inverted: bool) -> Self {
-        let mut tree = Self { nodes: Vec::new(), roots: Children::new(), width: Totals::default() };
-        for stack in stacks {
-            let mut frames = root_first(stack.frames);
-            if inverted {
-                frames.reverse();
+    fn new(stacks: Vec<FlameStack<'a>>, inverted: bool) -> Self {
+        let labels = Labels::of(&stacks);
+        let width = stacks.iter().map(FlameStack::width).sum();
+        let mut paths: Vec<_> =
+            stacks.into_iter().map(|stack| (labels.path(stack.frames, inverted), stack)).collect();
+        // What is common to two stacks is then common to all stacks between them.
+        paths.sort_by(|(one, _), (other, _)| numbers(one).cmp(numbers(other)));
+        let mut tree = Self { nodes: Vec::new(), width };
+        // The last stack's nodes, and their labels.
+        let mut open: Vec<(usize, u32)> = Vec::new();
+        for (path, stack) in paths {
+            let common = open.iter().zip(&path).take_while(|((_, open), (step, _))| open == step).count();
+            open.drain(common..).rev().for_each(|(index, _)| tree.close(index));
+            for (label, _) in &path[common..] {
+                open.push((tree.nodes.len(), *label));
+                let parent = open.len().checked_sub(2).map(|parent| open[parent].0);
+                tree.nodes.push(labels.node(*label, parent));
             }
-            let mut last = None;
-            for (label, kind, place) in frames {
-                let index = tree.child(last, label, kind);
-                let node = &mut tree.nodes[index];
-                if let Some(place) = place
-                    && let Err(at) = node.places.binary_search(&place)
-                {
-                    node.places.reserve_exact(1);
-                    node.places.insert(at, place);
-                }
-                for (sum, more) in [
-                    (&mut node.before, stack.before),
-                    (&mut node.live, stack.live),
-                    (&mut node.width, stack.width()),
-                ] {
-                    *sum = [*sum, more].into_iter().sum();
-                }
-                last = Some(index);
+            for ((index, _), (_, frame)) in open.iter().zip(path) {
+                tree.nodes[*index].add(&stack, frame);
             }
-            let own = last.map(|last| &mut tree.nodes[last].own_width);
-            for sum in own.into_iter().chain([&mut tree.width]) {
-                *sum = [*sum, stack.width()].into_iter().sum();
+            if let Some((last, _)) = open.last() {
+                add(&mut tree.nodes[*last].own_width, stack.width());
             }
         }
+        open.into_iter().rev().for_each(|(index, _)| tree.close(index));
         tree
     }
 
-    /// Finds or adds the child of a node, or of the root, with this label and kind.
-    fn child(&mut self, parent: Option<usize>, label: Cow<'a, str>, kind: FrameKind) -> usize {
-        let next = self.nodes.len();
-        let children = match parent {
-            Some(parent) => &mut self.nodes[parent].children,
-            None => &mut self.roots,
-        };
-        let index = *children.entry((label.clone(), kind)).or_insert(next);
-        if index == next {
-            let nothing = Totals::default();
-            let children = Children::new();
-            let places = Vec::new();
-            self.nodes.push(Node {
-                parent,
-                label,
-                kind,
-                places,
-                before: nothing,
-                live: nothing,
-                width: nothing,
-                own_width: nothing,
-                children,
-            });
+    /// Drops a node whose stacks have all been added, with the nodes behind it, if it is too narrow to be seen.
+    fn close(&mut self, index: usize) {
+        let Node { parent: Some(parent), width, .. } = self.nodes[index] else { return };
+        if is_visible(width.bytes, self.width.bytes) || is_visible(width.objects, self.width.objects) {
+            return;
         }
-        index
+        self.nodes.truncate(index);
+        add(&mut self.nodes[parent].own_width, width);
     }
 
     /// Kinds of frame that occur.
@@ -144,13 +121,89 @@ impl<'a> FlameTree<'a> {
     }
 }
 
-type Named<'a> = (Cow<'a, str>, FrameKind, Option<(&'a str, u32)>);
+/// Returns false for a frame that is too narrow to be seen beside the whole width.
+pub(super) fn is_visible(width: u64, of: u64) -> bool {
+    u128::from(width) * LEAST_VISIBLE >= u128::from(of)
+}
 
-fn root_first(frames: &[SharedFrame]) -> Vec<Named<'_>> {
-    if frames.is_empty() {
-        return vec![(NO_STACK.into(), FrameKind::Unknown, None)];
+/// Inferno draws frames from 0.01 % of the whole width on. The limit here is a bit lower, so that rounding leaves out no frame.
+const LEAST_VISIBLE: u128 = 10_100;
+
+fn add(sum: &mut Totals, more: Totals) {
+    *sum = [*sum, more].into_iter().sum();
+}
+
+fn numbers<'path>(path: &'path [Step<'_>]) -> impl Iterator<Item = u32> + 'path {
+    path.iter().map(|(number, _)| *number)
+}
+
+impl<'a> Node<'a> {
+    fn add(&mut self, stack: &FlameStack<'_>, frame: Option<&'a SharedFrame>) {
+        if let Some(place) = frame.and_then(|frame| place(frame))
+            && let Err(at) = self.places.binary_search(&place)
+        {
+            self.places.reserve_exact(1);
+            self.places.insert(at, place);
+        }
+        add(&mut self.before, stack.before);
+        add(&mut self.live, stack.live);
+        add(&mut self.width, stack.width());
     }
-    frames.iter().rev().map(|frame| (label(frame), frame.kind, place(frame))).collect()
+}
+
+/// Labels and kinds of all frames, numbered in their order.
+struct Labels {
+    sorted: Vec<(Rc<str>, FrameKind)>,
+    /// Numbers by address of the frame: stacks share frames.
+    numbers: FastMap<*const Frame, u32>,
+    no_stack: u32,
+}
+
+impl Labels {
+    fn of(stacks: &[FlameStack<'_>]) -> Self {
+        let frames: FastMap<_, _> = stacks
+            .iter()
+            .flat_map(|stack| stack.frames)
+            .map(|frame| (SharedFrame::as_ptr(frame), frame))
+            .collect();
+        let of = |frame: &Frame| (Rc::from(&*label(frame)), frame.kind);
+        let labels: Vec<_> = frames.into_iter().map(|(address, frame)| (of(frame), address)).collect();
+        let none = (Rc::from(NO_STACK), FrameKind::Unknown);
+        let sorted: BTreeSet<_> = labels.iter().map(|(label, _)| label).chain([&none]).cloned().collect();
+        let sorted: Vec<_> = sorted.into_iter().collect();
+        let number = |label| u32::try_from(sorted.partition_point(|other| other < label)).unwrap_or(u32::MAX);
+        let no_stack = number(&none);
+        let numbers = labels.iter().map(|(label, address)| (*address, number(label))).collect();
+        Self { sorted, numbers, no_stack }
+    }
+
+    /// The frames of a stack, root first unless it is inverted.
+    fn path<'a>(&self, frames: &'a [SharedFrame], inverted: bool) -> Vec<Step<'a>> {
+        if frames.is_empty() {
+            return vec![(self.no_stack, None)];
+        }
+        let step = |frame: &'a SharedFrame| (self.numbers[&SharedFrame::as_ptr(frame)], Some(frame));
+        let mut path: Vec<_> = frames.iter().map(step).collect();
+        if !inverted {
+            path.reverse();
+        }
+        path
+    }
+
+    fn node<'a>(&self, number: u32, parent: Option<usize>) -> Node<'a> {
+        let (label, kind) = &self.sorted[number as usize];
+        let nothing = Totals::default();
+        Node {
+            parent,
+            label: Rc::clone(label),
+            kind: *kind,
+            places: Vec::new(),
+            before: nothing,
+            live: nothing,
+            width: nothing,
+            own_width: nothing,
+        }
+    }
 }
 
 /// Name and line of a frame's source file.
@@ -171,15 +224,15 @@ mod tests {
         let tree = FlameTree::of(&profile, false);
         assert_eq!(tree.nodes.len(), 5);
         assert_eq!((tree.nodes[0].live, tree.width), (profile.live(), profile.live()));
-        assert_eq!(tree.nodes[0].label, "main");
+        assert_eq!(&*tree.nodes[0].label, "main");
     }
 
     #[test]
     fn inverted_trees_begin_with_the_allocation_function() {
         let profile = sample::profile();
         let tree = FlameTree::of(&profile, true);
-        let roots: Vec<_> = tree.roots.keys().map(|(label, _)| label.as_ref()).collect();
-        assert_eq!(roots, [NO_STACK, "malloc"]);
+        let roots = tree.nodes.iter().filter(|node| node.parent.is_none());
+        assert_eq!(roots.map(|node| &*node.label).collect::<Vec<_>>(), [NO_STACK, "malloc"]);
     }
 
     #[test]
@@ -191,8 +244,26 @@ mod tests {
             before: totals(before),
             live: totals(live),
         });
-        let tree = FlameTree::new(stacks.into_iter(), false);
+        let tree = FlameTree::new(stacks.to_vec(), false);
         let node = &tree.nodes[0];
         assert_eq!((node.before.bytes, node.live.bytes, node.width.bytes), (9, 5, 12));
+    }
+
+    #[test]
+    fn frames_too_narrow_to_be_seen_count_for_the_frame_that_leads_to_them() {
+        let path = |symbols: &[&str]| {
+            let frame = |symbol: &&str| Frame { symbol: (*symbol).to_owned(), ..Frame::default() };
+            sample::shared(symbols.iter().map(frame))
+        };
+        let stacks =
+            [(path(&["wide", "main"]), 1_000_000), (path(&["b", "a", "main"]), 1), (path(&["c", "main"]), 1)];
+        let stacks = stacks.each_ref().map(|(frames, bytes)| FlameStack {
+            frames,
+            before: Totals::default(),
+            live: Totals { bytes: *bytes, objects: *bytes },
+        });
+        let tree = FlameTree::new(stacks.to_vec(), false);
+        let nodes: Vec<_> = tree.nodes.iter().map(|node| (&*node.label, node.own_width.bytes)).collect();
+        assert_eq!(nodes, [("main", 2), ("wide", 1_000_000)]);
     }
 }

@@ -9,7 +9,7 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 use super::super::Value;
 use super::super::collapsed::frame_name;
 use super::super::label::printable;
-use super::super::tree::{FlameTree, Node};
+use super::super::tree::{FlameTree, Node, is_visible};
 use super::super::units::{grouped, percent};
 use super::legend::{EVERYTHING, color};
 use super::shades;
@@ -21,9 +21,6 @@ pub(super) const MARK: char = '\u{e000}';
 
 /// Inferno's name of the root frame.
 const ROOT: &str = "";
-
-/// Inferno draws frames from 0.01 % of the whole width on. The limit here is a bit lower, so that rounding leaves out no frame.
-const LEAST_DRAWN: u128 = 10_100;
 
 /// Maximum number of source lines in a title.
 const MAX_PLACES: usize = 3;
@@ -68,8 +65,7 @@ impl Frames<'_> {
 
     /// Returns true unless inferno leaves the frame out.
     fn is_drawn(&self, index: usize) -> bool {
-        let width = u128::from(self.value.of(self.tree.nodes[index].width));
-        width * LEAST_DRAWN >= u128::from(self.value.of(self.tree.width))
+        is_visible(self.value.of(self.tree.nodes[index].width), self.value.of(self.tree.width))
     }
 
     /// The frames in lines, with their names.
