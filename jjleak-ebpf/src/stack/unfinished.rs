@@ -302,7 +302,7 @@ extern "C" fn note_mapping(_task: *const c_void, vma: *const c_void, context: *m
     0
 }
 
-/// Sends the copy of a new stack. A stack without a copy stays unfinished, and is counted.
+/// Sends the copy of a new stack. If one should be sent and cannot be, the stack stays unfinished, and is counted.
 #[inline(always)]
 pub(super) fn send(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
     let state = &scratch.walk().unfinished;

@@ -69,22 +69,6 @@ pub struct RecordedFile {
     pub path: PathBuf,
 }
 
-impl Recorded {
-    /// Returns true if other code than that at `offset` of `file` was executable at an address.
-    #[must_use]
-    pub fn is_other_code(&self, address: u64, file: FileId, offset: u64) -> bool {
-        match self {
-            Self::Program => false,
-            Self::Memory(addresses) => addresses.contains(&address),
-            Self::File(mapped) => {
-                let mapped_offset =
-                    || mapped.file_offset.wrapping_add(address.wrapping_sub(mapped.addresses.start));
-                mapped.addresses.contains(&address) && (mapped.file != file || mapped_offset() != offset)
-            }
-        }
-    }
-}
-
 impl FileRecords {
     /// Begins to record on all CPUs that are online. Fails without the privilege to observe all processes. Requires a running
     /// tokio runtime.
@@ -174,33 +158,4 @@ fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
 /// Time of a record: its last field.
 fn time(record: &[u8]) -> u64 {
     record.last_chunk().map_or(0, |time| u64::from_ne_bytes(*time))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: FileId = FileId { device: (8, 1), inode: 7 };
-
-    #[test]
-    fn code_is_the_same_only_at_the_same_offset_of_the_same_file() {
-        let mapped = Recorded::File(RecordedFile {
-            addresses: 0x7000..0x9000,
-            file_offset: 0x3000,
-            file: FILE,
-            path: PathBuf::from("/lib/a.so"),
-        });
-        assert!(!mapped.is_other_code(0x8010, FILE, 0x4010));
-        assert!(mapped.is_other_code(0x8010, FILE, 0x1010), "another part of the file");
-        assert!(mapped.is_other_code(0x8010, FileId { inode: 8, ..FILE }, 0x4010), "another file");
-        assert!(!mapped.is_other_code(0x9010, FILE, 0), "not mapped there");
-    }
-
-    #[test]
-    fn generated_code_is_other_code_than_that_of_any_file() {
-        let generated = Recorded::Memory(0x7000..0x9000);
-        assert!(generated.is_other_code(0x8010, FILE, 0x1010));
-        assert!(!generated.is_other_code(0x9000, FILE, 0x1010));
-        assert!(!Recorded::Program.is_other_code(0x8010, FILE, 0));
-    }
 }

@@ -187,13 +187,14 @@ impl Walk<'_> {
         }
         if by_frame_pointer {
             self.unproven = true;
-            if !self.frame_pointer.is_hashed {
-                // It points to no frame.
-                return Err(End::Final(row.status_of_bad_frame()));
-            }
-            if self.frame_pointer.value == 0 {
+            match self.frame_pointer {
                 // At the root of a stack, the frame pointer is zero (System V ABI, x86-64).
-                return Err(self.finished());
+                Word { value: 0, is_hashed: true } => return Err(self.finished()),
+                // Another stack in the row may have another value.
+                Word { value: 0, is_hashed: false } => return Err(End::OutOfReach),
+                // It points to no frame.
+                Word { is_hashed: false, .. } => return Err(End::Final(row.status_of_bad_frame())),
+                Word { is_hashed: true, .. } => {}
             }
         }
         let cfa = self.canonical_frame_address(row)?;

@@ -9,6 +9,7 @@ mod allocators;
 mod attach;
 mod children;
 mod code;
+mod code_history;
 mod earlier_runs;
 mod ended;
 mod eviction;

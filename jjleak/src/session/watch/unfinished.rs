@@ -9,9 +9,10 @@ use jjleak_common::unwind::{Row, RowKind, layer};
 
 use super::Watch;
 use super::code::CodeFollower;
+use super::code_history::CodeHistory;
 use super::file_log::FileLog;
 use super::process::Watched;
-use crate::attach::{Recorded, now_ns};
+use crate::attach::now_ns;
 use crate::collect::Collector;
 use crate::processes::{FileId, Mapping};
 use crate::snapshot::RawStack;
@@ -96,8 +97,8 @@ struct Outcome {
 struct Lookup<'watch> {
     watched: &'watch Watched,
     code: &'watch mut CodeFollower,
-    /// All that the program has made executable by the kernel's records; `None` if these are not complete.
-    recorded: Option<Vec<&'watch Recorded>>,
+    /// All code that the program has ever had; `None` if the kernel's records are not complete.
+    history: Option<CodeHistory>,
     /// Code at the addresses seen so far.
     known: HashMap<u64, Code>,
 }
@@ -108,9 +109,9 @@ impl<'watch> Lookup<'watch> {
         // A forked child begins with its parent's code.
         let pids =
             || [Some(watched.pid()), watched.forked_from].into_iter().flatten().map(|pid| pid.number().get());
-        let recorded = || pids().flat_map(|pid| log.code_of(pid, since_ns)).collect();
-        let recorded = pids().all(|pid| log.is_complete(pid, since_ns)).then(recorded);
-        Self { watched, code, recorded, known: HashMap::new() }
+        let history = || CodeHistory::new(pids().flat_map(|pid| log.code_of(pid, since_ns)));
+        let history = pids().all(|pid| log.is_complete(pid, since_ns)).then(history);
+        Self { watched, code, history, known: HashMap::new() }
     }
 
     fn finish(&mut self, copy: &StackCopy, collector: &Collector) -> Outcome {
@@ -169,9 +170,7 @@ impl<'watch> Lookup<'watch> {
 
     /// Returns true unless it is certain that the program has mapped nothing but this part of the file at this address.
     fn was_other_code(&self, address: u64, file: FileId, offset: u64) -> bool {
-        self.recorded
-            .as_ref()
-            .is_none_or(|recorded| recorded.iter().any(|code| code.is_other_code(address, file, offset)))
+        self.history.as_ref().is_none_or(|history| history.has_other(address, file, offset))
     }
 
     fn is_generated(&self, address: u64) -> bool {
