@@ -38,7 +38,7 @@ counters! {
     LiveTableFullBytes = "live_table_full_bytes", Loss;
     /// An allocation was recorded without its stack because the stack table was full, or the process's half of it; its bytes are counted under no stack.
     StackTableFull = "stack_table_full", Loss;
-    /// A stack without live blocks was added up with others as [other stacks], because a million others had allocated more; the totals are exact.
+    /// A stack without live blocks was summed up with others of its call site, because a million others had allocated more; the totals are exact.
     StackSummedUp = "stack_summed_up", Note;
     /// A new stack was recorded without its frames because the frame storage was full; its bytes are counted under a stack without frames.
     FrameStorageFull = "frame_storage_full", Loss;

@@ -1,35 +1,26 @@
 //! Frames of stacks, which the kernel side sends when it first sees a stack.
-//!
-//! A thread takes them from the ring buffer at once: taking a profile can last longer than the buffer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::{COMM_BYTES, ImageId};
 use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackRow, StackStatus, StackUsage};
 use jjleak_common::unwind::MAX_FOUND;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
+use super::ring_thread::RingThread;
 use super::threads::Threads;
-use super::unfinished::hurry;
 use super::{stacks, usage};
 use crate::attach::{Error, Mapped};
 use crate::snapshot::RawStack;
 
-/// Time between two reads of the ring buffer.
-const REST: Duration = Duration::from_millis(1);
-
 /// Received frames, by row of the stack table.
 pub(super) struct Frames {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: RingThread,
     /// With the hash that the kernel side has computed.
     received: HashMap<u32, (u64, RawStack)>,
     /// Rows of each image that have not been taken yet.
@@ -40,18 +31,14 @@ pub(super) struct Frames {
 impl Frames {
     /// Begins to receive. If no thread can be started, frames are received by [`Self::receive`] only.
     pub(super) fn new(records: RingBuf<MapData>, usage: Mapped<StackUsage>) -> Result<Self, Error> {
-        let event = || EventFd::new().map_err(|errno| Error::Map(errno.into()));
-        let waiting = records.as_raw_fd();
+        let waiting = records.as_fd().try_clone_to_owned().map_err(Error::Map)?;
         let ring = Mutex::new(Ring { records, usage, inbox: Vec::new() });
-        let shared = Arc::new(Shared { ring, arrived: event()?, end: event()? });
-        let run = {
+        let arrived = EventFd::new().map_err(|errno| Error::Map(errno.into()))?;
+        let shared = Arc::new(Shared { ring, arrived });
+        let thread = {
             let shared = Arc::clone(&shared);
-            move || {
-                hurry();
-                shared.receive_until_end(waiting);
-            }
+            RingThread::start("stack frames", waiting, move || shared.receive())?
         };
-        let thread = thread::Builder::new().name("stack frames".to_owned()).spawn(run).ok();
         Ok(Self {
             shared,
             thread,
@@ -90,6 +77,11 @@ impl Frames {
 
     pub(super) fn take_new(&mut self, image: ImageId) -> Vec<u32> {
         self.new.remove(&image).unwrap_or_default()
+    }
+
+    /// Rows of all images that have not been taken yet.
+    pub(super) fn all_new(&self) -> BTreeSet<u32> {
+        self.new.values().flatten().copied().collect()
     }
 
     pub(super) fn of_row(&self, row: u32) -> Option<&RawStack> {
@@ -145,19 +137,10 @@ impl Frames {
 impl AsRawFd for Frames {
     /// A descriptor that becomes readable when frames have arrived for which the kernel side has woken the thread.
     fn as_raw_fd(&self) -> RawFd {
-        match self.thread {
-            Some(_) => self.shared.arrived.as_raw_fd(),
-            None => self.shared.ring().records.as_raw_fd(),
-        }
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        // The counter has room for this.
-        let _ = self.shared.end.write(1);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.thread.is_running() {
+            self.shared.arrived.as_raw_fd()
+        } else {
+            self.shared.ring().records.as_raw_fd()
         }
     }
 }
@@ -166,7 +149,6 @@ impl Drop for Frames {
 struct Shared {
     ring: Mutex<Ring>,
     arrived: EventFd,
-    end: EventFd,
 }
 
 struct Ring {
@@ -192,22 +174,11 @@ impl Shared {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn receive_until_end(&self, waiting: RawFd) {
-        // SAFETY: the ring buffer is in `self`, and owns its descriptor until then.
-        let waiting = unsafe { BorrowedFd::borrow_raw(waiting) };
-        loop {
-            let end = PollFd::new(self.end.as_fd(), PollFlags::POLLIN);
-            let mut events = [PollFd::new(waiting, PollFlags::POLLIN), end];
-            let outcome = poll(&mut events, PollTimeout::NONE);
-            let is_over = events[1].any().unwrap_or(true);
-            if is_over || outcome.is_err_and(|errno| errno != Errno::EINTR) {
-                return;
-            }
-            self.ring().drain();
-            let _ = self.arrived.write(1);
-            // Records come one by one: this leaves time for more, and for whoever is writing one.
-            thread::sleep(REST);
-        }
+    /// Receives waiting records. Returns false: they come one by one, and a rest leaves time for more.
+    fn receive(&self) -> bool {
+        self.ring().drain();
+        let _ = self.arrived.write(1);
+        false
     }
 }
 

@@ -9,6 +9,7 @@ mod frames;
 mod freed;
 mod live;
 mod mappings;
+mod ring_thread;
 mod snapshots;
 mod spill;
 mod stacks;

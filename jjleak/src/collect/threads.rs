@@ -16,12 +16,14 @@ struct OfImage {
     threads: HashMap<u64, Thread>,
     /// Number of threads seen with an ID.
     seen: HashMap<u32, u32>,
+    /// Identities of threads that may run: the last one with each ID.
+    running: HashMap<u32, u64>,
 }
 
 impl Threads {
     /// Registers a thread, with its name at the time, when one of its stacks is first seen.
     pub(super) fn see(&mut self, image: ImageId, identity: u64, number: u32, name: String) {
-        let OfImage { threads, seen } = self.0.entry(image).or_default();
+        let OfImage { threads, seen, running } = self.0.entry(image).or_default();
         if let Some(known) = threads.get_mut(&identity) {
             known.name = name;
             return;
@@ -29,6 +31,7 @@ impl Threads {
         let nth = seen.entry(number).or_default();
         *nth += 1;
         threads.insert(identity, Thread { number, name, nth: *nth });
+        running.insert(number, identity);
     }
 
     pub(super) fn get(&self, image: ImageId, identity: u64) -> Option<&Thread> {
@@ -38,12 +41,14 @@ impl Threads {
     /// Updates names: `name` returns the current name of the thread with an ID, or `None` if it has ended.
     /// Only the last thread with each ID is renamed.
     pub(super) fn rename(&mut self, image: ImageId, name: impl Fn(u32) -> Option<String>) {
-        let Some(OfImage { threads, seen }) = self.0.get_mut(&image) else { return };
-        for thread in threads.values_mut().filter(|thread| seen.get(&thread.number) == Some(&thread.nth)) {
-            if let Some(name) = name(thread.number) {
-                thread.name = name;
+        let Some(OfImage { threads, running, .. }) = self.0.get_mut(&image) else { return };
+        running.retain(|number, identity| {
+            let name = name(*number);
+            if let (Some(name), Some(thread)) = (&name, threads.get_mut(identity)) {
+                thread.name.clone_from(name);
             }
-        }
+            name.is_some()
+        });
     }
 
     pub(super) fn forget(&mut self, is_gone: impl Fn(ImageId) -> bool) {

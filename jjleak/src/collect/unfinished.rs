@@ -1,21 +1,17 @@
 //! Copies of stacks that the kernel side could not finish.
 //!
-//! A thread takes them from the ring buffer at once: they come when a program has just mapped a file, and compiling that file's
-//! rows takes longer than the buffer lasts. Copies hold the target's memory: they are never written to a file.
+//! They come when a program has just mapped a file. Copies hold the target's memory: they are never written to a file.
 
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::ImageId;
 use jjleak_common::unfinished::{self, HashedWords, Unfinished};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::EventFd;
 
+use super::ring_thread::RingThread;
 use crate::attach::Error;
 use crate::fast_map::{FastMap, fast_map};
 use crate::unwind::{StackCopy, StackPage};
@@ -29,15 +25,11 @@ const MAX_SHARED: usize = (4 << 20) / PAGE_BYTES;
 /// Maximum number of records in the ring buffer.
 const MAX_WAITING: usize = unfinished::RING_BYTES as usize / (unfinished::COPY_PAGES[0] * PAGE_BYTES);
 
-/// Time to wait for a record that is being written.
-const REST: Duration = Duration::from_millis(1);
-
 /// The copies that have been received.
 pub(super) struct UnfinishedStacks {
     shared: Arc<Shared>,
     copies: Vec<StackCopy>,
-    end: Arc<EventFd>,
-    thread: Option<JoinHandle<()>>,
+    _thread: RingThread,
 }
 
 /// State shared by the two threads. Each lock is held for one record only: the thread that holds it may be waiting for a CPU.
@@ -96,19 +88,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl UnfinishedStacks {
     /// Begins to receive. If no thread can be started, copies are received with the frames only.
     pub(super) fn receive(records: RingBuf<MapData>) -> Result<Self, Error> {
-        let waiting = records.as_raw_fd();
-        let end = Arc::new(EventFd::new().map_err(|errno| Error::Map(errno.into()))?);
+        let waiting = records.as_fd().try_clone_to_owned().map_err(Error::Map)?;
         let ring = Ring { records, last: fast_map(0), count: Arc::default(), lost: fast_map(0) };
         let shared = Arc::new(Shared { ring: Mutex::new(ring), inbox: Mutex::default() });
-        let run = {
-            let (shared, end) = (Arc::clone(&shared), Arc::clone(&end));
-            move || {
-                hurry();
-                wait_and_receive(&shared, waiting, &end);
-            }
+        let thread = {
+            let shared = Arc::clone(&shared);
+            // The first record may be one that is being written.
+            RingThread::start("stack copies", waiting, move || {
+                (0..MAX_WAITING).take_while(|_| shared.receive()).count() > 0
+            })?
         };
-        let thread = thread::Builder::new().name("stack copies".to_owned()).spawn(run).ok();
-        Ok(Self { shared, copies: Vec::new(), end, thread })
+        Ok(Self { shared, copies: Vec::new(), _thread: thread })
     }
 
     /// Receives the records that are waiting.
@@ -151,53 +141,6 @@ impl UnfinishedStacks {
         if self.copies.is_empty() {
             let last = std::mem::take(&mut lock(&self.shared.ring).last);
             drop(last);
-        }
-    }
-}
-
-impl Drop for UnfinishedStacks {
-    fn drop(&mut self) {
-        // The counter has room for this.
-        let _ = self.end.write(1);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Lets the thread run ahead of the target, which fills the buffer within milliseconds. It has little to do. Without `CAP_SYS_NICE`,
-/// or in a service with `RestrictRealtime=yes`, it stays an ordinary thread.
-pub(super) fn hurry() {
-    const LOWEST_REAL_TIME: nix::libc::c_int = 1;
-    const NICE: nix::libc::c_int = -10;
-    let parameters = nix::libc::sched_param { sched_priority: LOWEST_REAL_TIME };
-    // SAFETY: the parameters are valid; 0 is the calling thread.
-    unsafe {
-        if nix::libc::sched_setscheduler(0, nix::libc::SCHED_FIFO, &raw const parameters) != 0 {
-            let error = std::io::Error::last_os_error();
-            tracing::debug!(%error, "no real-time priority: copies of stacks may be lost on a busy machine");
-            nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, NICE);
-        }
-    }
-}
-
-fn wait_and_receive(shared: &Shared, ring: RawFd, end: &EventFd) {
-    // SAFETY: the ring buffer is in `shared`, and owns its descriptor until then.
-    let ring = unsafe { BorrowedFd::borrow_raw(ring) };
-    loop {
-        let mut waiting = [PollFd::new(ring, PollFlags::POLLIN), PollFd::new(end.as_fd(), PollFlags::POLLIN)];
-        let outcome = poll(&mut waiting, PollTimeout::NONE);
-        let is_over = waiting[1].any().unwrap_or(true);
-        if is_over || outcome.is_err_and(|errno| errno != nix::errno::Errno::EINTR) {
-            return;
-        }
-        let mut is_ahead = false;
-        while shared.receive() {
-            is_ahead = true;
-        }
-        if !is_ahead {
-            // The first record is being written, perhaps by a thread that waits for this CPU.
-            thread::sleep(REST);
         }
     }
 }

@@ -33,8 +33,6 @@ pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
 
 /// Placeholder shown for the frames of a stack that was not kept.
 pub const NO_STACK: &str = "[no stack]";
-/// Frame that stands for stacks without live blocks that are not distinguished, because there are too many.
-pub const OTHER_STACKS: &str = "[other stacks]";
 pub use verdict::{
     Basis, JUDGED_SNAPSHOTS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rank, Rate, StackIds,
     Survival, TOO_EARLY, Verdict, VerdictKind,

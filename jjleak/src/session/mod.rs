@@ -45,6 +45,8 @@ const FIRST_CHECK_OF_COST: Duration = Duration::from_secs(5);
 const LEAST_REST: u32 = 50;
 /// Maximum number of profiles of ended processes to keep for the end; those with the most live bytes are kept.
 const MAX_CLOSED: usize = 64;
+/// Maximum number of stacks in all of these but the first.
+const MAX_CLOSED_STACKS: usize = 1_000_000;
 
 /// Outcome of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -303,8 +305,14 @@ impl<O: Observer> Session<'_, O> {
         }
         self.closed.extend(profiles);
         self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
-        self.ended += self.closed.len().saturating_sub(MAX_CLOSED);
-        self.closed.truncate(MAX_CLOSED);
+        let mut stacks = 0;
+        let beyond = self.closed.iter().skip(1).take(MAX_CLOSED - 1).take_while(|profile| {
+            stacks += profile.stacks.len();
+            stacks <= MAX_CLOSED_STACKS
+        });
+        let kept = self.closed.len().min(1 + beyond.count());
+        self.ended += self.closed.len() - kept;
+        self.closed.truncate(kept);
         Ok(())
     }
 

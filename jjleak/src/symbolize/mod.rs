@@ -23,7 +23,7 @@ use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
 use native::{KnownSteps, NativeSymbols};
 
-pub use evicted::{Evicted, EvictedStacks, SummedUp};
+pub use evicted::{Evicted, EvictedStacks};
 pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 

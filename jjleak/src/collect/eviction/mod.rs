@@ -16,7 +16,7 @@ use jjleak_common::stack::{EVICTED, FIRST_ROW, StackStatus};
 use super::stacks::UsedRow;
 use super::{Collector, freed, live, spill, stacks, usage};
 use crate::attach::{Attachment, Error};
-use crate::snapshot::Allocated;
+use crate::snapshot::{Allocated, RawStack};
 use choice::{Candidate, State};
 
 pub(super) use choice::EvictionSchedule;
@@ -49,9 +49,11 @@ impl Collector {
     pub fn evict(
         &mut self,
         attachment: &Attachment,
-        is_busy: impl Fn(u32) -> bool,
+        is_busy: impl Fn(u32, ImageId, &RawStack) -> bool,
     ) -> Result<Vec<EvictedRow>, Error> {
         self.receive_frames();
+        let new = self.frames.all_new();
+        let is_busy = |row: u32, image, stack: &RawStack| new.contains(&row) || is_busy(row, image, stack);
         let now = Instant::now();
         let (used, rows) = (self.used(), self.rows());
         let blocks = self.rows_with_live_blocks(attachment)?;
@@ -113,19 +115,24 @@ impl Collector {
     }
 
     /// State of a row on the user side.
-    fn state(&self, row: &UsedRow, blocks: &[bool], is_busy: impl Fn(u32) -> bool) -> State {
+    fn state(
+        &self,
+        row: &UsedRow,
+        blocks: &[bool],
+        is_busy: &impl Fn(u32, ImageId, &RawStack) -> bool,
+    ) -> State {
         let is_counted = row.allocated.objects > 0;
         if blocks[row.row as usize] || !is_counted && self.keeps_uncounted {
             return State::Needed;
         }
-        // Calls in progress, frames on their way, and stacks to be finished.
-        let is_unfinished = || {
-            let stack = self.stack(row.row);
-            stack.is_some_and(|stack| stack.status == StackStatus::NoMapping)
-                || self.finished.contains_key(&row.row)
+        let is_settled = |stack: &RawStack| {
+            let is_unfinished =
+                stack.status == StackStatus::NoMapping || self.finished.contains_key(&row.row);
+            !is_unfinished && !is_busy(row.row, row.image, stack)
         };
-        let is_settled = is_counted && self.frames.has(row.row, row.hash) && !is_unfinished();
-        if is_settled && !is_busy(row.row) { State::Free } else { State::Unsettled }
+        // Without a count, the first call is in progress; without frames, they are on their way.
+        let stack = self.stack(row.row).filter(|_| is_counted && self.frames.has(row.row, row.hash));
+        if stack.is_some_and(is_settled) { State::Free } else { State::Unsettled }
     }
 
     /// For each row, if its stack has live blocks.

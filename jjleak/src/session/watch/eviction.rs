@@ -1,19 +1,20 @@
 //! Evicts stacks from the kernel side's table, and adds them to profiles.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jjleak_common::counter::Counter;
-use jjleak_common::process::ImageId;
-use jjleak_common::stack::{EVICTED, StackStatus};
+use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::unwind::layer;
 
 use super::Watch;
+use super::process::Watched;
 use super::threads::ThreadRoots;
 use crate::analyze::call_site;
 use crate::collect::{Collector, EvictedRow};
 use crate::own_memory;
-use crate::profile::{OTHER_STACKS, Profile};
+use crate::profile::Profile;
 use crate::session::{Error, Listing};
-use crate::snapshot::{Allocated, Frame, NamedStack, Snapshot, StackUse};
+use crate::snapshot::{Allocated, NamedStack, RawStack, Snapshot, StackUse};
 use crate::symbolize::{EvictedStacks, StackNames};
 
 /// Maximum number of rounds without a turn for other work.
@@ -25,7 +26,7 @@ const NAMED_AT_ONCE: usize = 1024;
 const MAX_LISTED: usize = 40_000;
 
 /// Evicted stacks of each image.
-pub(super) type Evicted = HashMap<ImageId, EvictedStacks>;
+pub(super) type EvictedByImage = HashMap<ImageId, EvictedStacks>;
 
 impl Watch {
     /// Evicts stacks from the kernel side's table if it may fill up soon.
@@ -45,43 +46,67 @@ impl Watch {
         // Stacks that wait for names would never have them.
         let waiting: BTreeSet<_> =
             processes.values().flat_map(|watched| watched.perf_map.waiting()).copied().collect();
-        let rows = accounting.collector.evict(attachment, |row| waiting.contains(&row))?;
+        let is_busy = |row, image: ImageId, stack: &RawStack| {
+            let watched = processes.get(&image.slot()).filter(|watched| watched.image == image);
+            waiting.contains(&row) || watched.is_none_or(|watched| leads_to_unknown_code(watched, stack))
+        };
+        let rows = accounting.collector.evict(attachment, is_busy)?;
         // Frames that were received meanwhile can be of code that is about to be discarded.
         self.name_new();
-        let mut evicted = Vec::with_capacity(rows.len());
-        for (number, row) in rows.into_iter().enumerate() {
-            if number % NAMED_AT_ONCE == 0 {
+        let summed_up = self.summed_up();
+        let mut by_process: BTreeMap<ProcessSlot, Vec<EvictedRow>> = BTreeMap::new();
+        for row in rows {
+            by_process.entry(row.image.slot()).or_default().push(row);
+        }
+        let mut evicted = Vec::new();
+        for (slot, rows) in by_process {
+            for rows in rows.chunks(NAMED_AT_ONCE) {
                 self.accounting.collector.receive_frames();
-            }
-            if self.keep_evicted(&row) {
-                evicted.push(row);
-            } else {
-                self.accounting.collector.put_back(&row);
+                let (kept, put_back): (Vec<_>, Vec<_>) = self.keep_evicted(slot, rows);
+                evicted.extend(kept);
+                for row in &put_back {
+                    self.accounting.collector.put_back(row);
+                }
             }
         }
         let rows = self.accounting.collector.empty(&evicted);
-        self.stacks.names.forget_rows(&rows);
+        if self.summed_up() > summed_up {
+            self.stacks.names.forget(&rows);
+        } else {
+            self.stacks.names.forget_rows(&rows);
+        }
         self.stacks.threads.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         tracing::debug!(stacks = rows.len(), "stacks without live blocks have left the table");
         Ok(!rows.is_empty())
     }
 
-    /// Keeps the names and sums of a stack that leaves the table. Returns false if its process is not known.
-    fn keep_evicted(&mut self, evicted: &EvictedRow) -> bool {
+    /// Keeps the names and sums of a process's stacks that leave the table. Returns their rows, and those of other images, which
+    /// are not known.
+    fn keep_evicted(&mut self, slot: ProcessSlot, rows: &[EvictedRow]) -> (Vec<EvictedRow>, Vec<EvictedRow>) {
         let Self { processes, stacks, accounting, .. } = self;
-        let Some(watched) = processes.get(&evicted.image.slot()) else { return false };
-        if watched.image != evicted.image {
-            return false;
-        }
+        let Some(watched) = processes.get(&slot) else { return (Vec::new(), rows.to_vec()) };
         let collector = &accounting.collector;
-        let stack = collector.stack(evicted.row);
-        let thread = stack.map_or(0, |stack| stack.thread);
-        let named = stacks.names.of_process(&watched.modules).name(evicted.row, || stack.cloned());
-        let site = call_site(&named.frames);
-        let of_image = stacks.evicted.entry(evicted.image).or_default();
-        of_image.add(evicted.id, thread, evicted.allocated, &named, site);
-        true
+        let (known, others): (Vec<EvictedRow>, _) = rows.iter().partition(|row| row.image == watched.image);
+        let of_image = stacks.evicted.entry(watched.image).or_default();
+        let mut names = stacks.names.of_process(&watched.modules);
+        for evicted in &known {
+            let EvictedRow { row, id, allocated, .. } = *evicted;
+            let stack = collector.stack(row);
+            // A call that had begun before its stack left the table has it again without a walk.
+            if stack.is_none() && of_image.add_again(id, allocated) {
+                continue;
+            }
+            let thread = stack.map_or(0, |stack| stack.thread);
+            let stack = names.name(row, || stack.cloned());
+            of_image.add(id, thread, allocated, &stack, call_site(&stack.frames));
+        }
+        (known, others)
+    }
+
+    /// Number of evicted stacks that were summed up.
+    fn summed_up(&self) -> u64 {
+        self.stacks.evicted.values().map(EvictedStacks::summed_up).sum()
     }
 
     /// Lists all stacks in the profiles from now on, if they are needed at the end.
@@ -94,7 +119,7 @@ impl Watch {
         let Self { stacks, accounting, .. } = self;
         stacks.names = StackNames::default();
         stacks.threads = ThreadRoots::default();
-        stacks.evicted = Evicted::default();
+        stacks.evicted = EvictedByImage::default();
         accounting.collector.forget_frames();
         own_memory::release();
     }
@@ -104,6 +129,15 @@ impl Watch {
         let images = self.attachment.processes().images();
         self.stacks.evicted.retain(|image, _| images.is_current(*image));
     }
+}
+
+/// Returns true if a stack leads through mapped code that the process was not scanned for yet, so that it would have no names.
+fn leads_to_unknown_code(watched: &Watched, stack: &RawStack) -> bool {
+    stack.frames.iter().any(|frame| {
+        let address = frame.address().saturating_sub(1);
+        frame.layer() >= layer::FOUND
+            && watched.modules.find_frame(address, frame.layer(), &stack.found).is_none()
+    })
 }
 
 /// What a profile is for.
@@ -126,7 +160,7 @@ pub(super) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     /// `use_of` is what the profile is for.
-    pub(super) fn of(evicted: &'a Evicted, image: ImageId, listing: Listing, use_of: Use) -> Self {
+    pub(super) fn of(evicted: &'a EvictedByImage, image: ImageId, listing: Listing, use_of: Use) -> Self {
         let stacks = evicted.get(&image);
         let is_needed = match (listing, use_of) {
             (Listing::Always, Use::Report | Use::End) | (Listing::AtEnd, Use::End) => true,
@@ -138,7 +172,7 @@ impl<'a> Shown<'a> {
     /// Adds what the stacks of a snapshot had allocated before they were last evicted. Returns the hashes of these stacks.
     pub(super) fn complete(&self, snapshot: &mut Snapshot, collector: &Collector) -> BTreeSet<u64> {
         let Some(evicted) = self.stacks else { return BTreeSet::new() };
-        snapshot.counters.insert(Counter::StackSummedUp, evicted.summed_up().stacks);
+        snapshot.counters.insert(Counter::StackSummedUp, evicted.summed_up());
         let mut complete = BTreeSet::new();
         if self.are_listed {
             for (_, used) in &mut snapshot.stacks {
@@ -154,10 +188,11 @@ impl<'a> Shown<'a> {
         complete
     }
 
-    /// Names of a stack that was evicted and is back without having been walked again: a call that began before has ended.
-    pub(super) fn name(&self, hash: u64) -> Option<NamedStack> {
+    /// Frames and thread of a stack that was evicted and is back without having been walked again: a call that began before has
+    /// ended.
+    pub(super) fn name(&self, hash: u64) -> Option<(NamedStack, u64)> {
         let evicted = self.stacks?;
-        evicted.get(hash).map(|stack| evicted.named(stack))
+        evicted.get(hash).map(|stack| (evicted.named(stack), stack.thread))
     }
 
     /// Adds the other evicted stacks to a profile. `below` puts a stack below its thread.
@@ -187,8 +222,6 @@ impl<'a> Shown<'a> {
         for stack in evicted.iter().filter(|stack| !complete.contains(&stack.hash)) {
             add(stack.hash, stack.allocated, below(evicted.named(stack), stack.thread));
         }
-        let others = Frame { symbol: OTHER_STACKS.to_owned(), ..Frame::default() };
-        let others = NamedStack { status: StackStatus::Lost, frames: [others.into()].into() };
-        add(EVICTED, evicted.summed_up().allocated, others);
+        evicted.summed_up_by_site().for_each(|(site, allocated, named)| add(site, allocated, named));
     }
 }

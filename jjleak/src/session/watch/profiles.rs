@@ -219,9 +219,9 @@ impl Watch {
             let mut names = names.of_process(&watched.modules);
             let name = |row, hash| {
                 if collector.stack(row).is_none()
-                    && let Some(known) = evicted.name(hash)
+                    && let Some((known, thread)) = evicted.name(hash)
                 {
-                    return known;
+                    return ThreadRoots::below(collector.thread_of(watched.image, thread), known);
                 }
                 let mut stack = names.name(row, || {
                     taken += 1;

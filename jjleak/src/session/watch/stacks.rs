@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::code::CodeFollower;
-use super::eviction::Evicted;
+use super::eviction::EvictedByImage;
 use super::jvm_start::JvmLibraries;
 use super::threads::ThreadRoots;
 use crate::cache_folder::CacheFolder;
@@ -19,7 +19,7 @@ pub(super) struct Stacks {
     pub(super) names: StackNames,
     pub(super) threads: ThreadRoots,
     /// Stacks that have left the kernel side's table.
-    pub(super) evicted: Evicted,
+    pub(super) evicted: EvictedByImage,
     /// Profiles that list each of them.
     pub(super) listing: Listing,
     /// True once the run ends.
@@ -36,7 +36,7 @@ impl Stacks {
             rested_from_starting: None,
             names: StackNames::default(),
             threads: ThreadRoots::default(),
-            evicted: Evicted::default(),
+            evicted: EvictedByImage::default(),
             listing,
             is_last: false,
             asks_for_perf_maps: false,

@@ -33,6 +33,11 @@ struct Place {
 }
 
 impl Paths {
+    /// Number of places in the tree.
+    pub(super) const fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// Adds a path, leaf first. Equal frames count as one if they are shared.
     pub(super) fn add(&mut self, frames: &[SharedFrame]) -> Path {
         let mut path = 0;
