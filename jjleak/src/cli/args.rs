@@ -148,13 +148,13 @@ pub(super) struct Args {
     pub(super) max_live: u32,
 
     /// Maximum number of distinct stacks with live blocks, 100 to 200 bytes each; stacks without leave the table before it
-    /// fills up, and keep their totals [default: 40000; twice that with --follow, --name, --system-wide or --threads]
+    /// fills up, and keep their totals, unless --max-overhead is given [default: 40000; four times that with --follow, --name, --system-wide or --threads]
     #[arg(long, value_name = "N", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
     pub(super) max_stacks: Option<u32>,
 
-    /// Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four
-    /// times that with --follow, --name, --system-wide or --threads]
+    /// Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; twice
+    /// that with --follow, --name, --system-wide or --threads]
     #[arg(long, value_name = "BYTES", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
@@ -204,8 +204,8 @@ pub(super) struct Args {
 }
 
 /// Factors on the default room for stacks, and for frames of new ones, if processes are followed or threads distinguished.
-const STACKS_WHERE_FOLLOWED: u32 = 2;
-const FRAMES_WHERE_FOLLOWED: u32 = 4;
+const STACKS_WHERE_FOLLOWED: u32 = 4;
+const FRAMES_WHERE_FOLLOWED: u32 = 2;
 
 /// Target of a run.
 #[derive(Debug)]

@@ -32,12 +32,10 @@ use failure::Failure;
 
 use crate::jcmd;
 use crate::notices::Log;
-use crate::own_memory;
 
 /// Runs the command with the arguments of this process.
 #[must_use]
 pub fn run() -> ExitCode {
-    own_memory::configure();
     let arguments: Vec<_> = std::env::args_os().collect();
     // Internal command: jjleak runs itself with it. The other arguments must not be parsed as options.
     if arguments.get(1).is_some_and(|word| word == jcmd::VERB) {
