@@ -156,6 +156,8 @@ pub mod flag {
     /// The image's memory is a copy of another process's (`fork`): it frees blocks that were never allocated
     /// in it.
     pub const FORKED: u32 = 1;
+    /// Another process shares the memory of this one (`clone` with `CLONE_VM`), or has done so, and may outlive it.
+    pub const SHARED: u32 = 2;
 }
 
 /// State of a row of the process table.

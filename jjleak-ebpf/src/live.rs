@@ -145,7 +145,7 @@ pub(crate) fn conclude(key: Key, old: &Record, end_ns: u64) {
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return };
     if let Some((way, record)) = find(set, key) {
         if record.time_ns == old.time_ns {
-            remove_way(set, way, key, &record, end_ns);
+            remove_same(set, way, key, &record, end_ns);
         }
     } else if let Some(spilled) = spilled(key, set) {
         // SAFETY: points into a map value.
@@ -202,6 +202,25 @@ fn remove_way(set: *mut LiveSet, way: usize, key: Key, record: &Record, end_ns: 
         stack::discount_live(record.stack, record.size);
     }
     removed
+}
+
+/// Removes a block, unless it has been removed since it was found, even if another one with its address has taken its way.
+#[inline(always)]
+fn remove_same(set: *mut LiveSet, way: usize, key: Key, record: &Record, end_ns: u64) {
+    note(key, record, end_ns);
+    // SAFETY: `way` is in bounds of the set, which is a map value.
+    unsafe {
+        let slot = addr_of_mut!((*set).keys[way]);
+        if !swap_if(slot, key.0, Key::LOCKED.0) {
+            return;
+        }
+        // Nobody writes a locked way.
+        let is_same = read_volatile(addr_of!((*set).times_ns[way])) == record.time_ns;
+        write_volatile(slot, if is_same { Key::EMPTY.0 } else { key.0 });
+        if is_same {
+            stack::discount_live(record.stack, record.size);
+        }
+    }
 }
 
 /// A block in the spill map.

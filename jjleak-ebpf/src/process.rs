@@ -36,6 +36,11 @@ pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
         field::<u64>(parent, kernel_offset!(task_mm)) == field::<u64>(child, kernel_offset!(task_mm));
     match (setting!(follow_forks) != 0, shares_memory) {
         (true, true) => {
+            // SAFETY: the row is a map value, and all writers during the life of an image set the same bit.
+            unsafe {
+                let flags = read_volatile(addr_of!((*row).flags));
+                write_volatile(addr_of_mut!((*row).flags), flags | flag::SHARED);
+            }
             let _ = TRACKED.insert(child_tgid, slot.0 as u32, 0);
         }
         (true, false) => {
@@ -83,7 +88,8 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
             image = read_volatile(addr_of!((*row).last_image));
             write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
         }
-        write_volatile(addr_of_mut!((*row).flags), 0);
+        let flags = read_volatile(addr_of!((*row).flags));
+        write_volatile(addr_of_mut!((*row).flags), flags & flag::SHARED);
         name(row);
         let next = ImageId(image as u32).next();
         if read_volatile(addr_of!((*row).swept)) == next.0 as u64 {

@@ -233,7 +233,35 @@ impl ProcessTable {
         row_image(row).store(0, Ordering::Relaxed);
         row_state(row).store(ProcessState::Free as u32, Ordering::Relaxed);
         fence(Ordering::Release);
+        // SAFETY: the row is mapped for reading.
+        if unsafe { read_volatile(addr_of!((*row).flags)) } & flag::SHARED != 0 {
+            self.untrack_sharers(slot)?;
+        }
         self.free.push(u32::from(slot.0), 0).map_err(Error::table)
+    }
+
+    /// Removes processes that share the memory of the slot's last process and have outlived it: they would count in the slot's next
+    /// one. Repeats until there is none, because one may be starting another.
+    fn untrack_sharers(&mut self, slot: ProcessSlot) -> Result<(), Error> {
+        const ATTEMPTS: u32 = 16;
+        for _ in 0..ATTEMPTS {
+            let entries = self.tracked.iter().collect::<Result<Vec<_>, _>>().map_err(Error::table)?;
+            let sharers = entries.iter().filter(|(_, of)| *of == u32::from(slot.0)).map(|(pid, _)| *pid);
+            let sharers: Vec<_> = sharers.collect();
+            for pid in &sharers {
+                tracing::warn!(
+                    "process {pid} is not counted: it shares the memory of a process that has ended"
+                );
+                match self.tracked.remove(pid) {
+                    Err(error) if !is_missing_key(&error) => return Err(Error::table(error)),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            if sharers.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     /// All processes in the table.
