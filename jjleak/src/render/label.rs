@@ -22,11 +22,20 @@ pub(crate) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
     (!name.is_empty()).then(|| printable(name))
 }
 
-/// The text without characters that end a line, control a terminal or are invalid in XML. The profiled process chooses names
-/// freely.
+/// The text without characters that end a line, control a terminal, change the direction of the text that follows, or are invalid
+/// in XML. The profiled process chooses names freely.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let hostile = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    let hostile = |c: char| {
+        c.is_control()
+            || is_bidirectional(c)
+            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
+    };
     if text.contains(hostile) { Cow::Owned(text.replace(hostile, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+/// Returns true for the controls of Unicode's bidirectional algorithm (UAX #9), which can show a name as another one.
+const fn is_bidirectional(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -50,5 +59,11 @@ mod tests {
     #[test]
     fn names_cannot_steer_the_terminal() {
         assert_eq!(printable("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
+    }
+
+    #[test]
+    fn names_cannot_change_the_direction_of_text() {
+        assert_eq!(printable("main\u{202e}kael\u{2069}"), "main\u{fffd}kael\u{fffd}");
+        assert_eq!(printable("\u{5e9}\u{5dc}\u{5d5}\u{5dd}"), "\u{5e9}\u{5dc}\u{5d5}\u{5dd}", "letters stay");
     }
 }

@@ -42,8 +42,7 @@ impl Journal {
         let mut file = options.read(true).append(true).create(true).mode(0o640).open(path)?;
         let length = file.metadata()?.len();
         if length > MAX_BYTES {
-            let why = format!("{length} bytes are too many for an index");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            return Err(too_large(length));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -51,6 +50,9 @@ impl Journal {
         let journal = Self { path: path.to_owned(), file, length, is_torn };
         Ok((journal, parse(&bytes)))
     }
+
+    /// Maximum size in bytes; [`Self::append`] fails beyond it.
+    pub const MAX_BYTES: u64 = MAX_BYTES;
 
     /// Size in bytes.
     #[must_use]
@@ -69,6 +71,9 @@ impl Journal {
         }
         for record in records {
             lines.push_str(&line(record)?);
+        }
+        if self.length + lines.len() as u64 > MAX_BYTES {
+            return Err(too_large(self.length + lines.len() as u64));
         }
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
@@ -98,6 +103,10 @@ impl Journal {
         (self.file, self.is_torn) = (file, false);
         Ok(())
     }
+}
+
+fn too_large(bytes: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("{bytes} bytes are too many for an index"))
 }
 
 /// Size of a record in bytes.
@@ -175,6 +184,17 @@ mod tests {
             let records = read(&path).records;
             assert_eq!((records.len(), records.last().unwrap().as_str()), (expected + 1, "four"), "{length}");
         }
+    }
+
+    #[test]
+    fn a_journal_does_not_grow_beyond_what_can_be_opened() {
+        let (_folder, path) = written(&["one"]);
+        let (mut journal, _) = Journal::open::<String>(&path).unwrap();
+        let large = "x".repeat(usize::try_from(MAX_BYTES / 2).unwrap());
+        journal.append(&[&large]).unwrap();
+        assert_eq!(journal.append(&[&large]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        journal.append(&["two"]).unwrap();
+        assert_eq!(read(&path).records, ["one", &large, "two"]);
     }
 
     #[test]

@@ -156,6 +156,8 @@ pub struct History {
     clock: Clock,
     /// Size limit, and the part of it that is reserved for profiles being written.
     most: u64,
+    /// Size of the index from which on it is shortened.
+    most_index: u64,
     reserved: Arc<AtomicU64>,
     /// Number of profiles that could not be stored since the daemon started.
     lost: u64,
@@ -182,6 +184,8 @@ impl History {
             stale_lines: 0,
             clock: Clock::default(),
             most: u64::MAX,
+            // Leaves room for the lines of profiles that are being written.
+            most_index: Journal::MAX_BYTES / 2,
             reserved: Arc::default(),
             lost: 0,
             last_error: None,

@@ -64,6 +64,7 @@ impl History {
             self.compact();
         }
         self.remove_expired(Timestamp::MIN);
+        self.shorten_index();
         if self.is_over_limit() {
             self.compact();
         }
@@ -110,6 +111,23 @@ impl History {
             self.compact();
         }
         ids.len()
+    }
+
+    /// Removes the oldest profiles if the index becomes too long for another start: an eighth at a time, because each time rewrites
+    /// it.
+    fn shorten_index(&mut self) {
+        while self.journal.bytes() > self.most_index && !self.entries.is_empty() {
+            self.compact();
+            if self.journal.bytes() <= self.most_index {
+                return;
+            }
+            let oldest: Vec<_> = self.entries.keys().take(self.entries.len() / 8 + 1).cloned().collect();
+            for id in oldest {
+                self.folder.remove(&id);
+                self.entries.remove(&id);
+                self.stale_lines += 2;
+            }
+        }
     }
 
     /// Removes the old unreadable index if space is short: it is worth less than any profile.

@@ -136,6 +136,22 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     assert_eq!(ids(&open(&folder).0), left);
 }
 
+#[test]
+fn the_oldest_go_before_the_index_becomes_too_long_to_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    history.most_index = 16 << 10;
+    for pid in 1..=100 {
+        keep(&mut history, pid, i64::from(pid) * 100);
+    }
+    let index = || fs::metadata(folder.path().join(INDEX)).unwrap().len();
+    assert!(index() < history.most_index + (4 << 10), "{}", index());
+    let left = ids(&history);
+    assert!(left.len() < 100 && left.last().unwrap() == "0000010000000-100", "{left:?}");
+    let (reopened, repairs) = open(&folder);
+    assert_eq!((ids(&reopened), repairs), (left, Repairs::default()));
+}
+
 /// Size of all files in a folder.
 fn on_disk(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap());
