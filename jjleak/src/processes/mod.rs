@@ -3,6 +3,7 @@
 //! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that keeps mapped files for as long
 //! as their addresses may need symbols.
 
+mod cgroup_mounts;
 mod cpu;
 mod debug_file;
 mod descriptors;

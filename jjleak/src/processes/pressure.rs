@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Pid;
+use super::{Pid, cgroup_mounts};
 
 /// Mount points of the version 2 hierarchy, alone and beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -17,8 +17,10 @@ const OF_MACHINE: &str = "/proc/pressure/memory";
 pub struct ControlGroup {
     /// Path in the version 2 hierarchy, or in the one that accounts for memory; empty if unknown.
     pub path: String,
-    pressure: PathBuf,
+    /// `None` if unknown.
+    pressure: Option<PathBuf>,
     usage: Option<PathBuf>,
+    is_unknown: bool,
 }
 
 impl ControlGroup {
@@ -27,6 +29,9 @@ impl ControlGroup {
     pub fn of(pid: Pid) -> Self {
         let lines = fs::read_to_string(pid.proc_file("cgroup")).unwrap_or_default();
         let path = path(&lines).unwrap_or_default().to_owned();
+        if cgroup_mounts::is_outside(&path) {
+            return Self::outside(path);
+        }
         let inside = path.trim_start_matches('/');
         let is_hostile = Path::new(inside).components().any(|part| part.as_os_str() == "..");
         let is_group = !is_hostile && !inside.is_empty();
@@ -35,7 +40,21 @@ impl ControlGroup {
         let pressure = there(own("memory.pressure").into());
         let of_v1 = Path::new(MOUNT_V1).join(inside).join("memory.usage_in_bytes");
         let usage = there(own("memory.current").into_iter().chain([of_v1]).collect());
-        Self { path, pressure: pressure.unwrap_or_else(|| OF_MACHINE.into()), usage }
+        Self { path, pressure: Some(pressure.unwrap_or_else(|| OF_MACHINE.into())), usage, is_unknown: false }
+    }
+
+    /// A group outside of jjleak's cgroup namespace.
+    fn outside(path: String) -> Self {
+        let folder = cgroup_mounts::find(&path).map(|(_, folder)| folder);
+        let file = |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|file| file.exists());
+        let is_unknown = folder.is_none();
+        Self { path, pressure: file("memory.pressure"), usage: file("memory.current"), is_unknown }
+    }
+
+    /// Returns true if nothing can be known of the group: it is outside of jjleak's cgroup namespace, and not mounted.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.is_unknown
     }
 
     /// Memory usage of its tasks in bytes, page cache included. `None` if the kernel does not report it.
@@ -45,10 +64,10 @@ impl ControlGroup {
     }
 
     /// Percentage of the last minute in which at least one task waited for memory: of the group, or of the machine if the group's
-    /// value is unavailable. `None` if the kernel does not report it.
+    /// value is unavailable. `None` if the kernel does not report it, or the group is unknown.
     #[must_use]
     pub fn pressure(&self) -> Option<f64> {
-        some_avg60(&fs::read_to_string(&self.pressure).ok()?)
+        some_avg60(&fs::read_to_string(self.pressure.as_ref()?).ok()?)
     }
 }
 
