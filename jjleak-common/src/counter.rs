@@ -100,6 +100,8 @@ counters! {
     MappingOfAllocator = "mapping_of_allocator", Note;
     /// A Java frame has no name because its code or class was unloaded before it could be looked up; the figures are exact.
     UnnamedCode = "unnamed_code", Note;
+    /// The symbols of a mapped file could not be read, because the process that reads them failed on it; its frames have no names.
+    SymbolsLost = "symbols_lost", Loss;
     /// The process ran another program (exec); accounting started again, without the old program's memory.
     Exec = "exec", Note;
     /// The process forked; its child is not followed, and the probes are soon removed from the child's memory.

@@ -41,13 +41,14 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
     }
     let folder = workspace::target()?.join("fuzz");
     let program = build()?;
+    let child = workspace::target()?.join("debug/jjleak");
     let mut found = Vec::new();
     for target in targets.iter().filter(|name| target.is_none_or(|target| target == **name)) {
         let corpus = folder.join("corpus").join(target);
         seed(target, &corpus).with_context(|| format!("cannot prepare {}", corpus.display()))?;
         announce(&format!("fuzzing {target} for {seconds} s"));
         let mut command = Command::new(&program);
-        command.current_dir(&folder).env("JJLEAK_FUZZ_TARGET", target);
+        command.current_dir(&folder).env("JJLEAK_FUZZ_TARGET", target).env("JJLEAK_FUZZ_CHILD", &child);
         command.args([
             format!("-max_total_time={seconds}"),
             format!("-max_len={MAX_INPUT_BYTES}"),
@@ -93,8 +94,11 @@ fn names(source: &str) -> Result<Vec<String>> {
     Ok(rows.flatten().filter_map(name).collect())
 }
 
-/// Builds the program with all targets.
+/// Builds the program with all targets, and jjleak itself, which becomes the process that reads symbols.
 fn build() -> Result<PathBuf> {
+    let mut own = host_cargo();
+    own.current_dir(workspace::root()).args(["build", "--quiet", "--package", "jjleak", "--bin", "jjleak"]);
+    run(&mut own).context("cannot build jjleak")?;
     let mut cargo = host_cargo();
     // Only jjleak itself is compiled with other flags; all dependencies are reused.
     cargo.current_dir(workspace::root());
@@ -103,6 +107,10 @@ fn build() -> Result<PathBuf> {
         .context("cannot build the fuzz targets")?;
     Ok(workspace::target()?.join("debug/jjleak-fuzz"))
 }
+
+/// Small libraries with debug information, and the compiler's flags for them.
+const SYMBOLS: [(&str, &[&str]); 3] =
+    [("dwarf-5", &["-g", "-O2"]), ("dwarf-4", &["-gdwarf-4", "-O2"]), ("compressed", &["-g", "-gz=zlib"])];
 
 /// Creates the corpus of real inputs from which others are derived.
 fn seed(target: &str, corpus: &Path) -> Result<()> {
@@ -116,6 +124,15 @@ fn seed(target: &str, corpus: &Path) -> Result<()> {
             for library in LIBRARIES {
                 // The host may have only some of them.
                 let _ = fs::copy(Path::new(LIBRARY_FOLDER).join(library), corpus.join(library));
+            }
+        }
+        "symbols" => {
+            let source = corpus.with_extension("c");
+            fs::write(&source, "int first(int a) { return a + 1; }\nint second(int a) { return a * 3; }\n")?;
+            for (name, flags) in SYMBOLS {
+                let mut compiler = Command::new("cc");
+                compiler.args(["-shared", "-fPIC", "-Wl,-z,noseparate-code"]).args(flags);
+                run(compiler.arg("-o").arg(corpus.join(name)).arg(&source))?;
             }
         }
         "maps" => {

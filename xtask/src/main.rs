@@ -8,6 +8,7 @@
 //! | [`mod@test`], [`tally`] | run every test and count the results |
 //! | [`mod@verifier`] | instructions that the kernel's verifier processes for each BPF program |
 //! | [`caps`] | capabilities that jjleak needs |
+//! | [`hostile`] | the cost of hostile files |
 //! | [`mod@fuzz`] | random input for all parsers |
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
 //! | [`mod@soak`] | resource usage of a long-running daemon |
@@ -33,6 +34,7 @@ mod command;
 mod demo;
 mod fuzz;
 mod go;
+mod hostile;
 mod imports;
 mod jdks;
 mod ledger;
@@ -92,6 +94,8 @@ enum Verb {
     Verifier,
     /// Take each capability that jjleak needs away in turn, and see what it says
     Caps,
+    /// Profile processes that map hostile files, and fail if one costs more memory or time than it may
+    Hostile,
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest {
         /// Boot Debian with systemd instead, and test the service that its package installs
@@ -158,6 +162,7 @@ fn main() -> ExitCode {
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
         Verb::Caps => caps::caps(),
+        Verb::Hostile => hostile::hostile(),
         Verb::VmTest { service: false } => vm::test(),
         Verb::VmTest { service: true } => vm::service::test(),
         Verb::Soak { minutes } => soak::soak(minutes),

@@ -49,7 +49,7 @@ impl Attached {
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
             let hints = Hints { following, ..Hints::default() };
-            for mut allocator in find_sites(&module.read()?, hints)?.profiled {
+            for mut allocator in find_sites(&module.content()?, hints)?.profiled {
                 if matches!(sites, Sites::Entries) {
                     for site in &mut allocator.sites {
                         // A wrong frame layout does not matter: the program does nothing.
@@ -64,7 +64,7 @@ impl Attached {
         }
         for (_, module) in modules.iter() {
             // Modules without rows are unwound by frame pointers.
-            if let Ok(rows) = unwind::verified(&*module.read()?) {
+            if let Ok(rows) = unwind::verified(&module.content()?) {
                 attachment.add_rows(module.version, &rows)?;
             }
         }

@@ -12,6 +12,7 @@ mod daemon;
 mod java;
 mod machine;
 mod matrix;
+mod names;
 mod options;
 mod own;
 mod page;
@@ -42,7 +43,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -51,6 +52,7 @@ const PARTS: [Part; 12] = [
     Part { name: "sites", measure: sites::measure },
     Part { name: "bounds", measure: bounds::measure },
     Part { name: "snapshots", measure: snapshots::measure },
+    Part { name: "names", measure: names::measure },
     Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "daemon", measure: daemon::measure },

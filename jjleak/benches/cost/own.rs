@@ -1,5 +1,6 @@
 //! Memory, CPU time and time to the end of jjleak itself, for large programs and for a whole host.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use jjleak::processes::{Pid, cpu_time};
+use jjleak::symbolize::child::VERB;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd;
 
@@ -79,8 +81,8 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     Ok(Section {
         title: "jjleak's own cost".to_owned(),
         says: "Resident memory, CPU time and time to the end of jjleak itself, for programs that it starts, with a flame \
-               graph and a text report, and for all processes of a host. Memory includes the tables that jjleak shares with \
-               the kernel."
+               graph and a text report, and for all processes of a host. Memory includes the process that reads \
+               symbols, and the tables that jjleak shares with the kernel."
             .to_owned(),
         facts,
         ..Section::default()
@@ -216,31 +218,64 @@ fn jjleak(folder: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Jjleak>
     Ok(Jjleak(command.stderr(sink("stderr")?).spawn()?))
 }
 
-/// Readings of a process that may end at any moment.
+/// Readings of jjleak and its processes that read symbols, which may end at any moment.
 #[derive(Default)]
 struct Readings {
+    of_each: BTreeMap<u32, Reading>,
+}
+
+/// What a process has taken so far.
+#[derive(Default)]
+struct Reading {
+    is_child: bool,
     peak_kib: f64,
     cpu: Duration,
 }
 
 impl Readings {
     fn take(&mut self, pid: Pid) {
+        self.take_one(pid, false);
+        for child in children_of(pid) {
+            let command = fs::read(child.proc_file("cmdline")).unwrap_or_default();
+            if command.split(|byte| *byte == 0).nth(1) == Some(VERB.as_bytes()) {
+                self.take_one(child, true);
+            }
+        }
+    }
+
+    fn take_one(&mut self, pid: Pid, is_child: bool) {
+        let reading = self.of_each.entry(pid.number().get()).or_default();
+        reading.is_child = is_child;
         let status = fs::read_to_string(pid.proc_file("status")).unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        self.peak_kib = peak.unwrap_or_default().max(self.peak_kib);
-        self.cpu = cpu_time(pid).unwrap_or_default().max(self.cpu);
+        reading.peak_kib = peak.unwrap_or_default().max(reading.peak_kib);
+        reading.cpu = cpu_time(pid).unwrap_or_default().max(reading.cpu);
     }
 
+    /// The peaks of jjleak and of its largest child come at different times, so that their sum is an upper bound.
     fn taken(&self, end: Duration) -> Taken {
-        Taken { peak_mib: self.peak_kib / 1024., cpu_s: self.cpu.as_secs_f64(), end_s: end.as_secs_f64() }
+        let peak = |is_child: bool| {
+            let peaks = self.of_each.values().filter(|reading| reading.is_child == is_child);
+            peaks.map(|reading| reading.peak_kib).fold(0., f64::max)
+        };
+        let cpu: Duration = self.of_each.values().map(|reading| reading.cpu).sum();
+        Taken {
+            peak_mib: (peak(false) + peak(true)) / 1024.,
+            cpu_s: cpu.as_secs_f64(),
+            end_s: end.as_secs_f64(),
+        }
     }
 }
 
 /// The first child of a process.
 fn child_of(pid: Pid) -> Option<Pid> {
-    let children = fs::read_to_string(pid.proc_file(&format!("task/{pid}/children"))).ok()?;
-    Pid::new(children.split(' ').next()?.parse().ok()?)
+    children_of(pid).into_iter().next()
+}
+
+fn children_of(pid: Pid) -> Vec<Pid> {
+    let children = fs::read_to_string(pid.proc_file(&format!("task/{pid}/children"))).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| Pid::new(child.parse().ok()?)).collect()
 }
 
 /// Returns true if a process has ended, also if its parent does not know yet.

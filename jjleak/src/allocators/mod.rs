@@ -13,6 +13,7 @@ mod mini_debug;
 mod named;
 mod placement;
 mod site;
+mod symbol_table;
 mod symbols;
 #[cfg(test)]
 mod test_elf;
@@ -33,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
-use crate::file_content::Content;
+use crate::file_content::{Content, TooCostly};
 
 /// Functions with which a program maps memory directly.
 const MAPPING_FUNCTIONS: &[&str] = &["mmap", "mmap64", "mremap", "sbrk", "brk"];
@@ -51,6 +52,12 @@ pub enum Error {
     /// The executable segments hold more bytes than the file.
     #[error("its executable segments overlap")]
     OverlappingCode,
+    /// The file has more executable segments than linkers create.
+    #[error("it has too many executable segments")]
+    ManySegments,
+    /// The file takes more memory or time than any program.
+    #[error(transparent)]
+    TooCostly(#[from] TooCostly),
 }
 
 /// The allocators in a file.
@@ -186,6 +193,8 @@ pub fn find_sites<'data>(
     hints: Hints<'_>,
 ) -> Result<ModuleAllocators, Error> {
     let Hints { named, debug_file, following } = hints;
+    let elf = elf.into();
+    let is_affordable = || elf.check().and_then(|()| debug_file.map_or(Ok(()), Content::check));
     let names = |prefixes: &Prefixes| {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
         let named = named.iter().flat_map(|allocator| &allocator.functions);
@@ -199,7 +208,10 @@ pub fn find_sites<'data>(
             .collect();
         families::all_names(&prefixes).into_iter().chain(no_return).chain(mapping).chain(named).collect()
     };
-    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNALS, names)?;
+    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNALS, names);
+    // A file that can no longer be read looks damaged, or as if it had fewer symbols.
+    is_affordable()?;
+    let image = image?;
     let mapping_functions = mapping_functions(&image);
     let mut located = Vec::new();
     let mut found = Vec::new();
@@ -243,6 +255,7 @@ pub fn find_sites<'data>(
     found.retain(|allocator| !allocator.sites.is_empty());
     let families: Vec<_> = found.iter().map(|allocator| allocator.family.as_str()).collect();
     unfollowed.extend(hidden(&image, &families));
+    is_affordable()?;
     Ok(ModuleAllocators { profiled: found, unfollowed, stripped: image.is_stripped_executable() })
 }
 
@@ -285,7 +298,10 @@ fn resolve_ends(
                 }
             }
             _ if it.promises_not_to_throw()
-                && !is_described(described.get_or_insert_with(|| image.described()), &it.function) =>
+                && !is_described(
+                    described.get_or_insert_with(|| image.described()).as_deref(),
+                    &it.function,
+                ) =>
             {
                 it.role = Role::Allocate;
             }
@@ -300,9 +316,10 @@ fn resolve_ends(
     returns.into_iter().filter_map(site).collect()
 }
 
-/// Returns true if call frame information covers the function: exceptions cannot unwind through a function without it.
-fn is_described(described: &[Described], function: &Function<'_>) -> bool {
-    described.iter().any(|known| known.addresses.contains(&function.address))
+/// Returns true if call frame information covers the function: exceptions cannot unwind through a function without it. True if it
+/// is unknown.
+fn is_described(described: Option<&[Described]>, function: &Function<'_>) -> bool {
+    described.is_none_or(|all| all.iter().any(|known| known.addresses.contains(&function.address)))
 }
 
 /// The probe site of a return instruction.

@@ -3,13 +3,16 @@
 //! The file belongs to the profiled process and is not trusted: sizes and offsets are checked, and work is bounded by the file's
 //! length.
 
-use super::{Error, MissingReason, mini_debug, placement::Body};
-use crate::file_content::Content;
+use super::{
+    Error, MissingReason, mini_debug,
+    placement::Body,
+    symbol_table::{Elf, Table},
+};
+use crate::file_content::{Content, Window};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::{
-    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget, SectionKind,
-    elf::{self, FileHeader64, Sym64},
-    read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
+    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget, SectionKind, elf,
+    read::elf::{ProgramHeader, Sym},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -34,13 +37,25 @@ const ADDRESS_BYTES: u8 = 8;
 /// Maximum number of prefixes tried; a program contains one jemalloc, rarely two.
 const MAX_PREFIXES: usize = 4;
 
-type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>, Content<'data>>;
-type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>, Content<'data>>;
+/// Maximum length of a prefixed name. Longer names are not read: a string table without a NUL would be read to its end for each
+/// symbol.
+const MAX_PREFIXED_BYTES: usize = 256;
+
+/// Maximum number of loaded segments: linkers create up to ten. Each address is looked up in each.
+const MAX_SEGMENTS: usize = 64;
+
+/// Maximum number of functions with call frame information; Chromium has 800,000.
+const MAX_DESCRIBED: usize = 1 << 21;
+
+/// Maximum number of slots that the dynamic linker fills with other symbols' addresses; libLLVM has 60,000.
+const MAX_LINKED: usize = 1 << 19;
 
 /// The symbols and the executable code of a file.
 pub(super) struct Image<'data> {
     file: Elf<'data>,
     code: Vec<Segment>,
+    /// `None` if they hold more bytes than the file, or are more than linkers create.
+    loaded: Option<Vec<Segment>>,
     definitions: HashMap<String, Vec<Definition>>,
     prefixes: Prefixes,
 }
@@ -54,7 +69,8 @@ pub(super) struct Prefixes {
     pub(super) of_internals: Vec<String>,
 }
 
-/// An executable segment.
+/// A loaded segment.
+#[derive(Debug, Clone)]
 struct Segment {
     address: u64,
     offset: u64,
@@ -133,33 +149,39 @@ impl<'data> Image<'data> {
         // A damaged debug file contributes no symbols.
         let more = [mini.as_ref().map(Content::from), debug_file].into_iter().flatten();
         let more: Vec<_> = more.filter_map(|elf| Elf::parse(elf).ok()).collect();
-        let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
-        let tables: Vec<_> = own.into_iter().chain(more.iter().map(ElfFile::elf_symbol_table)).collect();
+        let own =
+            [file.elf_dynamic_symbol_table(), file.elf_symbol_table()].map(|table| Table::of(&file, table));
+        let more = more.iter().map(|file| Table::of(file, file.elf_symbol_table()));
+        let tables: Vec<_> = own.into_iter().chain(more).collect();
         let prefixes =
             Prefixes { of_api: prefixes(&tables, &[public]), of_internals: prefixes(&tables, internals) };
         let mut definitions: HashMap<_, _> =
             names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
-            collect_definitions(table, &mut definitions);
+            collect_definitions(&table, &mut definitions);
         }
         definitions.values_mut().for_each(drop_doubtful);
-        Ok(Self { code: executable_segments(&file)?, definitions, prefixes, file })
+        let loaded = segments(&file, |_| true).ok();
+        Ok(Self { code: executable_segments(&file)?, loaded, definitions, prefixes, file })
     }
 
     /// Targets of calls through memory that the dynamic linker fills, by address of the slot.
     pub(super) fn linkage(&self) -> HashMap<u64, Callee> {
-        let table = self.file.elf_dynamic_symbol_table();
+        let table = Table::of(&self.file, self.file.elf_dynamic_symbol_table());
+        let mut window = Window::new(table.content);
         let relocations = self.file.dynamic_relocations().into_iter().flatten();
-        let callee = |relocation: &Relocation| {
+        let mut callee = |relocation: &Relocation| {
             let RelocationTarget::Symbol(index) = relocation.target() else { return None };
-            let symbol = table.symbol(index).ok()?;
+            let symbol = table.symbols.symbol(index).ok()?;
             if !symbol.is_undefined(LittleEndian) {
                 return Some(Callee::Own(symbol.st_value.get(LittleEndian)));
             }
-            let name = table.symbol_name(LittleEndian, symbol).ok()?;
+            // Only the names of functions that never return matter, which are short.
+            let name = table.name(&mut window, symbol, MAX_PREFIXED_BYTES).unwrap_or_default();
             Some(Callee::Other(String::from_utf8_lossy(name).into_owned()))
         };
-        relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?))).collect()
+        let linked = relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?)));
+        linked.take(MAX_LINKED).collect()
     }
 
     /// Code from an address on, as far as functions are analysed; empty outside the code.
@@ -256,10 +278,10 @@ impl<'data> Image<'data> {
         self.function(Definition { address, size: 0, kind: elf::STT_FUNC, local: false })
     }
 
-    /// The functions with call frame information (`.eh_frame`).
-    pub(super) fn described(&self) -> Vec<Described> {
-        let Some(section) = self.file.section_by_name(".eh_frame") else { return Vec::new() };
-        let Ok(bytes) = section.data() else { return Vec::new() };
+    /// The functions with call frame information (`.eh_frame`); `None` if there are more than in any program.
+    pub(super) fn described(&self) -> Option<Vec<Described>> {
+        let Some(section) = self.file.section_by_name(".eh_frame") else { return Some(Vec::new()) };
+        let Ok(bytes) = section.data() else { return Some(Vec::new()) };
         let bases = BaseAddresses::default().set_eh_frame(section.address());
         let mut frames = EhFrame::new(bytes, gimli::LittleEndian);
         frames.set_address_size(ADDRESS_BYTES);
@@ -270,26 +292,39 @@ impl<'data> Image<'data> {
             let Ok(entry) = entry.parse(EhFrame::cie_from_offset) else { continue };
             let begin = entry.initial_address();
             let addresses = begin..begin.saturating_add(entry.len());
+            if described.len() == MAX_DESCRIBED {
+                return None;
+            }
             described.push(Described { addresses, catches_exceptions: entry.lsda().is_some() });
         }
-        described
+        Some(described)
     }
 
-    /// Address and bytes of each loaded segment.
-    pub(super) fn loaded(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
-        let headers = self.file.elf_program_headers().iter();
-        let loaded = headers.filter(|header| header.p_type(LittleEndian) == elf::PT_LOAD);
-        loaded.map(|header| {
-            let bytes = header.data(LittleEndian, self.file.data()).unwrap_or_default();
-            (header.p_vaddr(LittleEndian), bytes)
+    /// Passes everything that is loaded to `visit`, in pieces with their addresses. Each word of `bytes` bytes is whole in one of
+    /// them. Returns false if the segments cannot be read, or overlap.
+    #[must_use]
+    pub(super) fn visit_loaded(&self, bytes: usize, mut visit: impl FnMut(u64, &[u8])) -> bool {
+        let Some(loaded) = &self.loaded else { return false };
+        loaded.iter().all(|segment| {
+            let visit = |at, bytes: &[u8]| visit(segment.address.wrapping_add(at), bytes);
+            self.file.data().visit(segment.offset..segment.end(), bytes - 1, visit)
         })
     }
 
-    /// Loaded bytes from an address to the end of their segment; `None` if nothing is loaded there.
-    pub(super) fn loaded_from(&self, address: u64) -> Option<&'data [u8]> {
-        self.loaded().find_map(|(start, bytes)| {
-            bytes.get(usize::try_from(address.checked_sub(start)?).ok()?..).filter(|rest| !rest.is_empty())
-        })
+    /// File range of what is loaded from an address on; `None` if nothing is loaded there.
+    pub(super) fn loaded_from(&self, address: u64) -> Option<Range<u64>> {
+        let segment = self.loaded.iter().flatten().find(|segment| segment.contains(address))?;
+        Some(segment.offset_of(address)..segment.end())
+    }
+
+    /// A window on the file.
+    pub(super) fn window(&self) -> Window<'data> {
+        Window::new(self.file.data())
+    }
+
+    /// Returns true if there is code at an address.
+    pub(super) fn is_code(&self, address: u64) -> bool {
+        self.segment(address).is_some()
     }
 
     /// Passes read-only data, which includes the strings, to `visit`: in pieces that overlap by `overlap` bytes, each with true if it
@@ -312,13 +347,6 @@ impl<'data> Image<'data> {
     /// Returns true if the file is always loaded at the addresses in its headers.
     pub(super) fn is_fixed(&self) -> bool {
         self.file.elf_header().e_type.get(LittleEndian) == elf::ET_EXEC
-    }
-
-    /// Address and bytes of each executable segment. Programs can have hundreds of megabytes: see [`Self::visit_code`].
-    pub(super) fn code(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
-        let data = self.file.data();
-        let bytes = move |segment: &Segment| data.get(segment.offset..segment.end()).unwrap_or_default();
-        self.code.iter().map(move |segment| (segment.address, bytes(segment)))
     }
 
     /// Passes all code to `visit`, in pieces with their addresses. Each instruction is whole in one of them. Returns false if the
@@ -350,11 +378,10 @@ impl Segment {
 }
 
 /// Adds the defined symbols of a table under the names that are already keys.
-fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Vec<Definition>>) {
-    for (name, symbol) in defined(table) {
-        let Some(known) = definitions.get_mut(name) else {
-            continue;
-        };
+fn collect_definitions(table: &Table<'_, '_>, definitions: &mut HashMap<String, Vec<Definition>>) {
+    let longest = definitions.keys().map(String::len).max().unwrap_or_default();
+    table.visit(longest, |name, symbol| {
+        let Some(known) = definitions.get_mut(name) else { return };
         let definition = Definition {
             address: symbol.st_value.get(LittleEndian),
             size: symbol.st_size.get(LittleEndian),
@@ -364,7 +391,7 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Ve
         if known.len() < MAX_DEFINITIONS && !known.contains(&definition) {
             known.push(definition);
         }
-    }
+    });
 }
 
 /// Keeps the global definitions of a name. Without one, keeps the local function if there is only one: a program may have many
@@ -378,46 +405,42 @@ fn drop_doubtful(definitions: &mut Vec<Definition>) {
 }
 
 /// Prefixes of function names that end in one of the marks.
-fn prefixes(tables: &[&Symbols<'_>], marks: &[&str]) -> Vec<String> {
-    let symbols = tables.iter().copied().flat_map(defined);
-    let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
-    let behind = |name| marks.iter().find_map(|mark| str::strip_suffix(name, mark));
-    let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| behind(name)).collect();
-    prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
-}
-
-/// The defined symbols of a table, by name; of the local ones, only functions.
-fn defined<'data>(table: &Symbols<'data>) -> impl Iterator<Item = (&'data str, &'data Sym64<LittleEndian>)> {
-    let symbols = table.iter().filter(|symbol| {
-        let counts = !symbol.is_local() || symbol.st_type() == elf::STT_FUNC;
-        counts && !symbol.is_undefined(LittleEndian)
-    });
-    symbols.filter_map(|symbol| {
-        // An unreadable name is not the name of an allocator function.
-        let name = table.symbol_name(LittleEndian, symbol).ok()?;
-        Some((str::from_utf8(without_version(name)).ok()?, symbol))
-    })
-}
-
-/// Strips the version that `.symtab` appends to a name: `cfree@GLIBC_2.2.5`.
-fn without_version(name: &[u8]) -> &[u8] {
-    name.split(|&byte| byte == b'@').next().unwrap_or(name)
+fn prefixes(tables: &[Table<'_, '_>], marks: &[&str]) -> Vec<String> {
+    let mut prefixes = BTreeSet::new();
+    for table in tables {
+        table.visit(MAX_PREFIXED_BYTES, |name, symbol| {
+            let prefix = marks.iter().find_map(|mark| name.strip_suffix(mark));
+            let Some(prefix) = prefix.filter(|_| symbol.st_type() == elf::STT_FUNC) else { return };
+            if !prefixes.contains(prefix) {
+                prefixes.insert(prefix.to_owned());
+            }
+            if prefixes.len() > MAX_PREFIXES {
+                prefixes.pop_last();
+            }
+        });
+    }
+    prefixes.into_iter().collect()
 }
 
 fn executable_segments(file: &Elf<'_>) -> Result<Vec<Segment>, Error> {
+    segments(file, |flags| flags.contains(elf::PF_X))
+}
+
+/// Loaded segments with these flags. Fails if they have more bytes than the file: each is read by itself.
+fn segments(file: &Elf<'_>, is_wanted: impl Fn(elf::ProgramFlags) -> bool) -> Result<Vec<Segment>, Error> {
     let segments = file.elf_program_headers().iter().filter(|header| {
-        header.p_type(LittleEndian) == elf::PT_LOAD && header.p_flags(LittleEndian).contains(elf::PF_X)
+        header.p_type(LittleEndian) == elf::PT_LOAD && is_wanted(header.p_flags(LittleEndian))
     });
     let end = file.data().length();
     let mut room = end;
-    segments
-        .map(|header| {
-            let (offset, length) = header.file_range(LittleEndian);
-            // A segment beyond the end of the file contains no code; the others remain usable.
-            let is_there = offset.checked_add(length).is_some_and(|of_segment| of_segment <= end);
-            let (offset, length) = if is_there { (offset, length) } else { (0, 0) };
-            room = room.checked_sub(length).ok_or(Error::OverlappingCode)?;
-            Ok(Segment { address: header.p_vaddr(LittleEndian), offset, length })
-        })
-        .collect()
+    let segments = segments.take(MAX_SEGMENTS + 1).map(|header| {
+        let (offset, length) = header.file_range(LittleEndian);
+        // A segment beyond the end of the file contains nothing; the others remain usable.
+        let is_there = offset.checked_add(length).is_some_and(|of_segment| of_segment <= end);
+        let (offset, length) = if is_there { (offset, length) } else { (0, 0) };
+        room = room.checked_sub(length).ok_or(Error::OverlappingCode)?;
+        Ok(Segment { address: header.p_vaddr(LittleEndian), offset, length })
+    });
+    let segments = segments.collect::<Result<Vec<_>, Error>>()?;
+    if segments.len() > MAX_SEGMENTS { Err(Error::ManySegments) } else { Ok(segments) }
 }

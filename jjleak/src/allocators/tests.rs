@@ -1,3 +1,5 @@
+mod hostile;
+
 use super::{
     test_elf::{self, CODE_OFFSET, FUNC, IFUNC, Symbol, function},
     *,

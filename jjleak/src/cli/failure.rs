@@ -92,6 +92,7 @@ impl From<processes::Error> for Failure {
             E::Read { .. } => (OTHER, "check that proc(5) is mounted on /proc".to_owned()),
             E::Trace { .. } => (OTHER, "check that no other tool traces the command".to_owned()),
             E::Watch { .. } => (OTHER, "check the limit of open files (ulimit -n)".to_owned()),
+            E::TooLong { .. } => (OTHER, "profile a process with fewer mappings".to_owned()),
             E::Malformed { .. } => (OTHER, "please report this line and the kernel version".to_owned()),
             E::Start { .. } => (NO_TARGET, "check that the command exists and can be run".to_owned()),
             E::EndedEarly { .. } => (NO_TARGET, "check that the command runs without jjleak".to_owned()),

@@ -32,14 +32,18 @@ use failure::Failure;
 
 use crate::jcmd;
 use crate::notices::Log;
+use crate::symbolize::child;
 
 /// Runs the command with the arguments of this process.
 #[must_use]
 pub fn run() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    // Internal command: jjleak runs itself with it. The other arguments must not be parsed as options.
+    // Internal commands: jjleak runs itself with them. The other arguments must not be parsed as options.
     if arguments.get(1).is_some_and(|word| word == jcmd::VERB) {
         return ask_jvm(arguments.into_iter().skip(2));
+    }
+    if arguments.get(1).is_some_and(|word| word == child::VERB) {
+        return ExitCode::from(if child::run() { failure::DONE } else { failure::OTHER });
     }
     let outcome = match CommandLine::try_parse_from(arguments) {
         Ok(command_line) => run_with(command_line),

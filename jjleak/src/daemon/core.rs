@@ -1,6 +1,7 @@
 //! Shared state of the daemon, and the operations that connect its parts.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,11 +18,13 @@ use super::history::{self, Bounds, Entry, History};
 use super::outcome::Outcome;
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
-use crate::processes::Pid;
+use crate::processes::{Credentials, Pid, Process};
 use crate::push::Pusher;
 
 /// Maximum number of hung profiling threads, each of which holds memory and probes. At this number, profiling stops.
 const MAX_STUCK: usize = 8;
+/// Maximum number of these for the processes of one user, so that nobody can stop the profiling of others.
+const MAX_STUCK_OF_USER: usize = 2;
 
 /// State shared by all parts.
 #[derive(Debug, Clone)]
@@ -61,8 +64,11 @@ pub(super) struct Core {
     pub(super) needs_handover: bool,
     /// True if the daemon is shutting down.
     pub(super) is_ending: bool,
-    /// Number of unwatched processes last reported to the log.
+    /// Number of unwatched processes last reported to the log: beyond the maximum, and without an answer.
     reported_turned_away: usize,
+    reported_silent: usize,
+    /// True once the log has that control groups are unknown.
+    has_reported_group: bool,
 }
 
 impl Shared {
@@ -86,6 +92,8 @@ impl Shared {
             needs_handover: false,
             is_ending: false,
             reported_turned_away: 0,
+            reported_silent: 0,
+            has_reported_group: false,
         };
         Self {
             core: Arc::new(Mutex::new(core)),
@@ -152,7 +160,8 @@ impl Shared {
         let now = since_boot();
         // Includes jobs whose process has ended and whose last profile is still being taken.
         let room = core.config.profile.at_once.0.saturating_sub(core.jobs.len());
-        let cases = core.watcher.iter().map(|watched| (watched.process.pid, watched.case.state()));
+        let cases = core.watcher.iter().filter(|watched| !core.is_refused(&watched.process));
+        let cases = cases.map(|watched| (watched.process.pid, watched.case.state()));
         for pid in next(cases, room) {
             let profile = core.config.profile.clone();
             let Some(watched) = core.watcher.get_mut(pid) else { continue };
@@ -204,10 +213,20 @@ impl Core {
         for pid in changes.ended {
             tracing::info!("pid {pid} has ended, or runs another program");
             self.findings.remove(&pid);
+            for job in self.jobs.iter_mut().filter(|job| job.pid == pid) {
+                job.process_ended(Instant::now());
+            }
         }
         for pid in changes.found {
             if let Some(watched) = self.watcher.get_mut(pid) {
                 tracing::info!("watching {} (pid {pid})", watched.process.comm);
+                if watched.group.is_unknown() && !mem::replace(&mut self.has_reported_group, true) {
+                    tracing::warn!(
+                        "the control group of {} (pid {pid}) is outside of this container's cgroup namespace: its limit and \
+                         pressure are unknown, and so are those of others. To do: mount the host's /sys/fs/cgroup at /host/cgroup",
+                        watched.process.comm
+                    );
+                }
             }
         }
         if changes.resumed + changes.forgotten > 0 {
@@ -221,6 +240,13 @@ impl Core {
             tracing::warn!("{many} processes are not watched: watch.max_processes is {most}");
         }
         self.reported_turned_away = many;
+        let silent = self.watcher.silent();
+        if silent > self.reported_silent {
+            tracing::warn!(
+                "{silent} processes are not watched: reading what they map takes too long (a file system may hang)"
+            );
+        }
+        self.reported_silent = silent;
     }
 
     /// Handles a message from a profiling thread.
@@ -354,9 +380,17 @@ impl Core {
         }
     }
 
+    /// Returns true for a process of a user whose processes already hold as many hung threads as they may.
+    fn is_refused(&self, process: &Process) -> bool {
+        let of = |user: u32| self.stuck.iter().filter(|job| job.user == Some(user)).count();
+        let user = || Credentials::of(process.pid).ok().map(|credentials| credentials.user);
+        self.stuck.len() >= MAX_STUCK_OF_USER && user().is_some_and(|user| of(user) >= MAX_STUCK_OF_USER)
+    }
+
     /// Abandons a hung job. Its slot is free for others; its process is not profiled again until the job ends.
     fn give_up(&mut self, job: Job) {
         self.profiles_failed += 1;
+        job.abandon();
         let since = since_boot();
         let name = match self.watcher.same(job.pid, job.start_time) {
             Some(watched) => {

@@ -93,6 +93,8 @@ fn states(core: &Core, out: &mut String) {
         "Processes that match but exceed watch.max_processes.",
     )
     .sample(&[], core.watcher.turned_away());
+    let help = "Processes that are not watched because reading what they map takes too long.";
+    Family::new(out, "jjleak_processes_silent", "gauge", help).sample(&[], core.watcher.silent());
 }
 
 /// State of each process.

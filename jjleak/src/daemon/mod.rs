@@ -26,6 +26,7 @@ mod outcome;
 mod privileges;
 pub mod profile;
 pub mod pushing;
+mod questions;
 mod recorder;
 mod systemd;
 mod token;

@@ -18,7 +18,8 @@ use super::cost_limit::CostLimit;
 use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
 use crate::analyze::{Selection, SortBy};
-use crate::processes::Pid;
+use crate::file_content::StopReading;
+use crate::processes::{Credentials, Pid};
 use crate::profile::Profile;
 use crate::push::Pusher;
 use crate::render::{Contents, Format, Options, Value, render};
@@ -157,6 +158,8 @@ pub struct Job {
     pub pid: Pid,
     /// Its start time.
     pub start_time: u64,
+    /// Its user at the beginning, if known.
+    pub user: Option<u32>,
     /// End of the run, or, after it was asked to stop, the time at which it is abandoned.
     pub deadline: Instant,
     /// Extension of the run, granted once, if there is no verdict by the deadline.
@@ -165,6 +168,7 @@ pub struct Job {
     /// True if there is a verdict, or can be none.
     is_conclusive: bool,
     stop: Arc<Notify>,
+    stop_reading: StopReading,
 }
 
 /// Time allowed for the last profile. A thread that takes longer hangs, for example on a file system whose server is gone.
@@ -182,7 +186,10 @@ impl Job {
     ) -> io::Result<Self> {
         let stop = Arc::new(Notify::new());
         let ends = Arc::clone(&stop);
+        let stop_reading = StopReading::default();
+        let reading = stop_reading.clone();
         thread::Builder::new().name(format!("profile {}", order.pid)).spawn(move || {
+            reading.apply_to_thread();
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
             let cost_limit = Mutex::new(order.max_overhead.map(CostLimit::new));
@@ -234,15 +241,18 @@ impl Job {
             memory::trim();
         })?;
         let Order { pid, start_time, .. } = order;
+        let user = Credentials::of(pid).ok().map(|credentials| credentials.user);
         let deadline = Instant::now() + duration;
         Ok(Self {
             pid,
             start_time,
+            user,
             deadline,
             grace: Some(duration),
             is_stopping: false,
             is_conclusive: false,
             stop,
+            stop_reading,
         })
     }
 
@@ -266,6 +276,18 @@ impl Job {
         if self.grace.is_none() && !self.is_stopping {
             self.stop(now);
         }
+    }
+
+    /// Handles the end of the process: what the job still has to do takes [`STOP_TIMEOUT`] at most.
+    pub fn process_ended(&mut self, now: Instant) {
+        if !self.is_stopping {
+            self.stop(now);
+        }
+    }
+
+    /// Ends the job's reading of files, so that it ends if that is what takes so long.
+    pub fn abandon(&self) {
+        self.stop_reading.stop();
     }
 
     /// Asks for the last profile and the end of the run.

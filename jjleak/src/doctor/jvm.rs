@@ -98,13 +98,13 @@ impl ExaminedJvm {
 
 fn describe(pid: Pid, library: &Module, bias: u64) -> Result<Description<ProcessMemory>, String> {
     let memory = ProcessMemory::open(pid).map_err(|error| error.to_string())?;
-    let library = library.read().map_err(|error| error.to_string())?;
+    let library = library.content().map_err(|error| error.to_string())?;
     Description::open(memory, &library, bias).map_err(|error| error.to_string())
 }
 
 fn names(pid: Pid, library: &Module, bias: u64) -> Names {
     let opened = ProcessMemory::open(pid)
-        .and_then(|memory| Ok((memory, library.read()?)))
+        .and_then(|memory| Ok((memory, library.content()?)))
         .map_err(|error| error.to_string())
         .and_then(|(memory, library)| Jvm::open(memory, &library, bias).map_err(|error| error.to_string()));
     match opened {

@@ -61,7 +61,7 @@ pub fn access_of(pid: Pid, library: &Module, bias: u64) -> Result<Access, Unfit>
     // Checked before the flags: a JVM that catches the signal has parsed its options.
     let catches = File::open(pid.proc_file("status")).and_then(|status| catches_sigquit(&status));
     let description = ProcessMemory::open(pid)
-        .and_then(|memory| Ok((memory, library.read()?)))
+        .and_then(|memory| Ok((memory, library.content()?)))
         .ok()
         .and_then(|(memory, library)| Description::open(memory, &library, bias).ok());
     match access(description.as_ref())? {

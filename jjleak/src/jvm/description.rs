@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::memory::Paged;
 use super::structs::{Field, Structs};
 use super::{Error, Memory, Symbols, counters};
+use crate::file_content::Content;
 
 /// Maximum number of flags; JDK 11 to 25 have up to 1,426.
 const MAX_FLAGS: u64 = 4096;
@@ -38,7 +39,7 @@ pub struct Description<M> {
 
 impl<M: Memory> Description<M> {
     /// Reads the description, as [`super::Jvm::open`] does. A JVM that describes no flags has none.
-    pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
+    pub fn open<'data>(memory: M, library: impl Into<Content<'data>>, bias: u64) -> Result<Self, Error> {
         Self::described(memory, Symbols::of(library)?.above(bias))
     }
 

@@ -38,6 +38,8 @@ use methods::MethodLayout;
 use scopes::ScopeLayout;
 use structs::Structs;
 
+use crate::file_content::{Content, TooCostly};
+
 pub use blob::{Blob, BlobKind};
 pub use description::{Description, Origin};
 pub use library::{describes_itself, has_name, is_library, library};
@@ -57,6 +59,9 @@ pub enum Error {
     /// The library is no ELF file, or exports no `vmStructs`: it is another JVM's.
     #[error("the library exports no structure descriptions (gHotSpotVMStructs)")]
     NoStructs,
+    /// The library takes more memory or time than any JVM's.
+    #[error("cannot read the library's symbols: {0}")]
+    TooCostly(TooCostly),
     /// The memory cannot be read: the JVM has not come so far yet, or is gone.
     #[error("cannot read the JVM's {0}")]
     Unreadable(&'static str),
@@ -80,7 +85,7 @@ pub struct Jvm<M> {
 
 impl<M: Memory> Jvm<M> {
     /// Reads the JVM's description. `library` is the content of its file, mapped with this load bias.
-    pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
+    pub fn open<'data>(memory: M, library: impl Into<Content<'data>>, bias: u64) -> Result<Self, Error> {
         Self::described(memory, Symbols::of(library)?.above(bias))
     }
 
@@ -160,6 +165,11 @@ impl<M: Memory> Jvm<M> {
     }
 }
 
+/// Maximum number of the library's variables: HotSpot exports 30.
+const MAX_SYMBOLS: usize = 1024;
+
+type Elf<'data> = ElfFile<'data, FileHeader64<Endianness>, Content<'data>>;
+
 /// Addresses, within the library, of the variables with HotSpot's description and of further variables that
 /// it does not describe.
 #[derive(Debug)]
@@ -167,8 +177,9 @@ pub struct Symbols(HashMap<String, u64>);
 
 impl Symbols {
     /// Finds the symbols in the content of a library.
-    pub fn of(library: &[u8]) -> Result<Self, Error> {
-        let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
+    pub fn of<'data>(library: impl Into<Content<'data>>) -> Result<Self, Error> {
+        let library = library.into();
+        let elf = Elf::parse(library).map_err(|_| Error::NoStructs)?;
         let exported = elf
             .dynamic_symbols()
             .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
@@ -180,7 +191,9 @@ impl Symbols {
         let mut symbols: HashMap<_, _> = exported
             .chain(hidden)
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
+            .take(MAX_SYMBOLS)
             .collect();
+        library.check().map_err(Error::TooCostly)?;
         if symbols.is_empty() {
             return Err(Error::NoStructs);
         }
@@ -197,7 +210,7 @@ impl Symbols {
 
 /// Address of the relocation that holds the library's TLS module number (System V ABI, x86-64), if there is
 /// one.
-fn module_of(elf: &ElfFile<'_, FileHeader64<Endianness>>) -> Option<u64> {
+fn module_of(elf: &Elf<'_>) -> Option<u64> {
     let is_own = |target| match target {
         RelocationTarget::Absolute => true,
         RelocationTarget::Symbol(index) => elf

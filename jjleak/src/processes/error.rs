@@ -50,6 +50,14 @@ pub enum Error {
         /// The offending line.
         line: String,
     },
+    /// A file under /proc is longer than jjleak reads: the process controls its length.
+    #[error("{path} has more than {} MiB", most >> 20)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Maximum length in bytes.
+        most: u64,
+    },
     /// A watch for the end of the process could not be set up.
     #[error("watching for the end of process {pid} failed")]
     Watch {

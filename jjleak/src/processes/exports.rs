@@ -1,39 +1,44 @@
 //! Exported symbols of a mapped file.
 
-use std::fs::File;
-
+use object::LittleEndian;
 use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, STT_OBJECT, Sym64};
-use object::read::elf::{FileHeader, Sym};
-use object::{Endianness, ReadCache};
+use object::read::elf::{FileHeader, SectionHeader, Sym};
+
+use crate::file_content::{Content, Window};
 
 /// Bytes of a pointer.
 const POINTER_BYTES: u64 = 8;
 
 /// Returns true if a 64-bit ELF file exports a variable of this name that has the size of a pointer. The sizes are compared
 /// first: few variables have that size, so that few names are read.
-pub(super) fn exports_word(file: &File, name: &str) -> bool {
-    let content = ReadCache::new(file);
+pub(super) fn exports_word(elf: Content<'_>, name: &str) -> bool {
     let search = || {
-        let header = FileHeader64::<Endianness>::parse(&content).ok()?;
-        let endian = header.endian().ok()?;
-        let symbols = header.sections(endian, &content).ok()?.symbols(endian, &content, SHT_DYNSYM).ok()?;
-        let is_word = |symbol: &&Sym64<Endianness>| {
-            symbol.st_type() == STT_OBJECT
-                && symbol.st_size(endian) == POINTER_BYTES
-                && symbol.st_shndx(endian) != SHN_UNDEF
+        let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
+        let sections = header.sections(LittleEndian, elf).ok()?;
+        let symbols = sections.symbols(LittleEndian, elf, SHT_DYNSYM).ok()?;
+        let (begin, bytes) = sections.section(symbols.string_section()).ok()?.file_range(LittleEndian)?;
+        let mut window = Window::new(elf);
+        let mut has_name = |symbol: &Sym64<LittleEndian>| {
+            let start = begin.saturating_add(symbol.st_name(LittleEndian).into());
+            window.string(start..begin.saturating_add(bytes), name.len() + 1) == Some(name.as_bytes())
         };
-        let mut words = symbols.iter().filter(is_word);
-        Some(words.any(|symbol| symbol.name(endian, symbols.strings()) == Ok(name.as_bytes())))
+        let is_word = |symbol: &&Sym64<LittleEndian>| {
+            symbol.st_type() == STT_OBJECT
+                && symbol.st_size(LittleEndian) == POINTER_BYTES
+                && symbol.st_shndx(LittleEndian) != SHN_UNDEF
+        };
+        Some(symbols.iter().filter(is_word).any(|symbol| !name.is_empty() && has_name(symbol)))
     };
     search().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::fs::File;
     use std::process::Command;
 
     use super::*;
+    use crate::file_content::LazyFile;
 
     #[test]
     fn a_word_is_found_if_it_is_exported_and_nothing_else_is() {
@@ -45,9 +50,10 @@ mod tests {
         compiler.current_dir(folder.path()).args(["-shared", "-fPIC", "-o", "words.so", "words.c"]);
         assert!(compiler.status().unwrap().success());
         let library = File::open(folder.path().join("words.so")).unwrap();
-        let found =
-            ["word", "hidden", "byte", "elsewhere", "function", ""].map(|name| exports_word(&library, name));
+        let library = LazyFile::new(&library).unwrap();
+        let found = ["word", "hidden", "byte", "elsewhere", "function", ""]
+            .map(|name| exports_word(Content::from(&library), name));
         assert_eq!(found, [true, false, false, false, false, false]);
-        assert!(!exports_word(&File::open(Path::new("/proc/self/status")).unwrap(), "word"));
+        assert!(!exports_word(Content::Memory(b"no ELF file"), "word"));
     }
 }

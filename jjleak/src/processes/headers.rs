@@ -6,7 +6,7 @@ use std::fs::File;
 use object::elf::{
     ELF_NOTE_GNU, ET_EXEC, FileHeader64, NT_GNU_BUILD_ID, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
 };
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
 use super::layout::{Layout, Segment};
@@ -65,7 +65,28 @@ fn build_id<'data>(
     if program.p_filesz(endian) > MAX_NOTE_BYTES {
         return None;
     }
-    let mut notes = program.notes(endian, content).ok()??;
+    id_in(program.notes(endian, content).ok()??, endian)
+}
+
+/// Build ID of a separate debug file in hex; empty if there is none. The program headers of such a file are those of the file that it
+/// belongs to, and may not lead to its notes. Its section headers do.
+pub(super) fn debug_file_build_id(file: &File) -> String {
+    let content = ReadCache::new(file);
+    section_build_id(&content).unwrap_or_else(|| Headers::read(file).build_id)
+}
+
+fn section_build_id<'data>(content: impl ReadRef<'data>) -> Option<String> {
+    let header = FileHeader64::<Endianness>::parse(content).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, content).ok()?;
+    let (_, section) = sections.section_by_name(endian, b".note.gnu.build-id")?;
+    if section.sh_size(endian) > MAX_NOTE_BYTES {
+        return None;
+    }
+    id_in(section.notes(endian, content).ok()??, endian)
+}
+
+fn id_in(mut notes: NoteIterator<'_, FileHeader64<Endianness>>, endian: Endianness) -> Option<String> {
     while let Some(note) = notes.next().ok()? {
         let id = note.desc();
         if note.name() == ELF_NOTE_GNU
@@ -78,7 +99,7 @@ fn build_id<'data>(
     None
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.
         let _ = write!(hex, "{byte:02x}");

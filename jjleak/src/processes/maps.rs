@@ -1,6 +1,7 @@
 //! Memory mappings of a process: `/proc/PID/maps`.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,10 @@ use std::path::{Path, PathBuf};
 use jjleak_common::unwind::code_identity;
 
 use super::{Error, Pid};
+
+/// Maximum length of `/proc/PID/maps`. A process with 100,000 threads has 15 MiB; any process can map 65,000 files, each with a
+/// path of 4 KiB.
+const MAX_MAPS_BYTES: u64 = 32 << 20;
 
 /// Identifies a file on this host: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,8 +64,18 @@ pub struct Mapping {
 impl Mapping {
     /// Reads all mappings of a process.
     pub fn all(pid: Pid) -> Result<Vec<Self>, Error> {
+        Self::all_within(pid, MAX_MAPS_BYTES)
+    }
+
+    fn all_within(pid: Pid, most: u64) -> Result<Vec<Self>, Error> {
         let path = pid.proc_file("maps");
-        let text = fs::read(&path).map_err(|source| Error::read(pid, path.clone(), source))?;
+        let mut text = Vec::new();
+        File::open(&path)
+            .and_then(|file| file.take(most + 1).read_to_end(&mut text))
+            .map_err(|source| Error::read(pid, path.clone(), source))?;
+        if text.len() as u64 > most {
+            return Err(Error::TooLong { path, most });
+        }
         if text.is_empty() {
             // A process that has released its memory, but not yet its PID, has an empty file.
             return Err(Error::Gone(pid));
@@ -101,7 +116,7 @@ impl Mapping {
         let length =
             usize::try_from(self.addresses.end - self.addresses.start).map_err(std::io::Error::other)?;
         let mut bytes = vec![0; length];
-        fs::File::open(pid.proc_file("mem"))?.read_exact_at(&mut bytes, self.addresses.start)?;
+        File::open(pid.proc_file("mem"))?.read_exact_at(&mut bytes, self.addresses.start)?;
         Ok(bytes)
     }
 
@@ -178,6 +193,13 @@ mod tests {
         assert_eq!((maps[0].file, maps[0].path.to_str()), (None, Some("")));
         assert_eq!((maps[1].file, maps[1].path.to_str()), (None, Some("[uprobes]")));
         assert!(!maps[0].executable && maps[1].executable);
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_not_read() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        assert!(matches!(Mapping::all_within(pid, 100), Err(Error::TooLong { most: 100, .. })));
+        assert!(Mapping::all(pid).is_ok());
     }
 
     #[test]

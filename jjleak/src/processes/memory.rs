@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Pid;
+use super::{Pid, cgroup_mounts};
 
 /// The limit of a process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,11 @@ fn hierarchies(cgroups: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
 
 /// Limits of a group and its ancestors, without those that have none.
 fn of_cgroups(root: &Path, path: &Path) -> Vec<MemoryLimit> {
+    if let Some(path) = path.to_str().filter(|path| cgroup_mounts::is_outside(path)) {
+        let Some((mount, folder)) = cgroup_mounts::find(path) else { return Vec::new() };
+        let groups = folder.ancestors().take_while(|group| group.starts_with(&mount));
+        return groups.filter_map(of_cgroup).collect();
+    }
     let is_hostile = path.components().any(|part| part.as_os_str() == "..");
     let groups = path.ancestors().filter(|_| !is_hostile).map(|group| root.join(group));
     groups.filter_map(|group| of_cgroup(&group)).collect()

@@ -38,7 +38,7 @@ pub use identity::{Credentials, Pid, Process};
 pub use launch::{Launch, Progress, Running, Streams};
 pub use maps::{FileId, FileVersion, Mapping, parse_maps};
 pub use memory::MemoryLimit;
-pub use module::{Module, ModuleFiles};
+pub use module::{Module, ModuleFiles, SymbolFiles};
 pub use modules::{Located, ModuleId, ModuleTable, Unopened};
 pub use prefetch::MAX_EXPECTED;
 pub use pressure::ControlGroup;

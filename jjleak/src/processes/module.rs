@@ -3,20 +3,21 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
+use super::descriptors::FileSlot;
 use super::headers::Headers;
 use super::layout::{FileParts, Part};
 use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
 use crate::file_content::{Content, LazyFile};
 
-/// Maximum size of a file that is read into memory. Builds of browsers and compilers with full debug information come close; a
-/// hostile target can map a file of any apparent size.
-pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Maximum length of a file. Builds of browsers with full debug information have 5 GiB. Only what is needed is read, but each
+/// 64 KiB cost a byte of memory, and address space; a hostile target can map a file of any apparent size.
+pub(super) const MAX_FILE_BYTES: u64 = 64 << 30;
 
 /// A mapped file.
 #[derive(Debug)]
@@ -27,11 +28,23 @@ pub struct Module {
     pub path: PathBuf,
     /// The open file, readable after the process has ended or its path has changed.
     file: File,
+    _slot: FileSlot,
     headers: Headers,
     /// A process that has it mapped.
     mapped_by: Pid,
     /// Results of [`Module::exports_word`].
     exported: RefCell<BTreeMap<&'static str, bool>>,
+}
+
+/// A mapped file and its separate debug files.
+#[derive(Debug)]
+pub struct SymbolFiles {
+    /// The file.
+    pub file: File,
+    /// Its separate debug file.
+    pub debug_file: Option<File>,
+    /// The file with what several debug files have in common (`.gnu_debugaltlink`).
+    pub supplement: Option<File>,
 }
 
 impl Module {
@@ -47,6 +60,7 @@ impl Module {
             version,
             path,
             headers: Headers::read(&file),
+            _slot: FileSlot::take()?,
             file,
             mapped_by: pid,
             exported: RefCell::default(),
@@ -86,7 +100,7 @@ impl Module {
     /// Returns true if it exports a variable of this name that has the size of a pointer. Cached.
     #[must_use]
     pub fn exports_word(&self, name: &'static str) -> bool {
-        let read = || self.bounded().is_ok_and(|file| exports::exports_word(file, name));
+        let read = || self.content().is_ok_and(|file| exports::exports_word(Content::from(&file), name));
         *self.exported.borrow_mut().entry(name).or_insert_with(read)
     }
 
@@ -94,16 +108,6 @@ impl Module {
     #[must_use]
     pub fn find_debug_file(&self, elf: Content<'_>) -> Option<File> {
         debug_file::find(self.mapped_by, &self.path, self.build_id(), elf)
-    }
-
-    /// Reads the whole file.
-    pub fn read(&self) -> io::Result<Vec<u8>> {
-        let mut file = self.bounded()?;
-        file.rewind()?;
-        let mut bytes = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or_default());
-        // The file may grow while it is read.
-        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
     }
 
     /// File offset of the code at an address of the program headers.
@@ -118,10 +122,15 @@ impl Module {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
-    /// Opens the separate debug file with its build ID, if there is one.
-    #[must_use]
-    pub fn open_debug_file(&self) -> Option<File> {
-        debug_file::open(self.mapped_by, self.build_id())
+    /// Opens the file and its separate debug files, for a process that reads symbols from them.
+    pub fn symbol_files(&self) -> io::Result<SymbolFiles> {
+        let file = self.file.try_clone()?;
+        // The content of a file that is too large to read is not searched for a link.
+        let content = self.content().ok();
+        let content = content.as_ref().map_or(Content::Memory(&[]), Content::from);
+        let (debug_file, supplement) =
+            debug_file::find_with_supplement(self.mapped_by, &self.path, self.build_id(), content);
+        Ok(SymbolFiles { file, debug_file, supplement })
     }
 
     /// The content of the file, read when it is needed.
@@ -196,8 +205,11 @@ impl ModuleFiles {
         Ok(self.keep(Module::of(file, id, pid, canonical.unwrap_or_else(|| path.to_path_buf()))?))
     }
 
-    fn known(&self, file: FileId) -> Option<Rc<Module>> {
-        self.find_file(file).filter(|module| !module.has_changed())
+    /// The file in its current version, if it is open. Otherwise makes room for another file, if it must.
+    fn known(&mut self, file: FileId) -> Option<Rc<Module>> {
+        let known = self.find_file(file).filter(|module| !module.has_changed());
+        while known.is_none() && FileSlot::is_none_left() && self.recent.pop_front().is_some() {}
+        known
     }
 
     fn keep(&mut self, module: Module) -> Rc<Module> {

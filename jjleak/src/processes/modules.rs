@@ -91,6 +91,12 @@ impl ModuleTable {
         self.regions.map(addresses, identity, FilePlace { module, offset: file_offset, addend });
     }
 
+    /// The module with this index, to be kept beyond the table.
+    #[must_use]
+    pub fn share(&self, module: ModuleId) -> Rc<Module> {
+        Rc::clone(&self.modules[module.0])
+    }
+
     /// Returns true if the process maps this file or has mapped it.
     #[must_use]
     pub fn maps(&self, file: FileId) -> bool {
@@ -339,6 +345,6 @@ mod tests {
         let mut table = ModuleTable::default();
         let huge = by_path(file.path(), file.as_file().metadata().unwrap().ino());
         let [id] = table.refresh(&mut ModuleFiles::default(), pid, &[huge])[..] else { panic!("not opened") };
-        assert_eq!(table.get(id).read().unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(table.get(id).content().unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -19,14 +19,26 @@ pub struct Root(OwnedFd);
 impl Root {
     /// Opens the root of a process.
     pub fn of(pid: Pid) -> io::Result<Self> {
+        Self::at(&pid.proc_file("root"))
+    }
+
+    /// Opens the root of jjleak.
+    pub(super) fn own() -> io::Result<Self> {
+        Self::at(Path::new("/"))
+    }
+
+    fn at(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Self(open(&pid.proc_file("root"), flags, Mode::empty())?))
+        Ok(Self(open(path, flags, Mode::empty())?))
     }
 
     /// Opens the regular file at a path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        let file = self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+        let found = self.resolve(path, OFlag::O_PATH)?;
+        if !found.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
     }
 
     /// Finds the file at a path without opening it; a symbolic link is not followed.

@@ -51,6 +51,11 @@ impl Profile {
         }
     }
 
+    /// Sets a counter of losses that were not known before the stacks had names.
+    pub fn set_lost(&mut self, counter: Counter, count: u64) {
+        self.lost.insert(counter.name().to_owned(), count);
+    }
+
     /// Makes room for so many more stacks, and no more than that.
     pub fn reserve(&mut self, stacks: usize) {
         self.stacks.reserve_exact(stacks);

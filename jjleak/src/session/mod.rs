@@ -183,6 +183,7 @@ impl<O: Observer> Session<'_, O> {
     fn keep_house(&mut self) -> Result<Duration, O::Error> {
         let begin = Instant::now();
         self.tidy_up()?;
+        self.watch.read_symbols_ahead();
         Ok(HOUSEKEEPING.max(begin.elapsed()))
     }
 

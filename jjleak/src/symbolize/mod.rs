@@ -4,6 +4,7 @@
 //! [`JitNames`] for others. Out: [`crate::snapshot::Frame`]s with names, files and lines. Names are looked up when a
 //! stack is first seen and then kept, so that they outlive the process and the mapping.
 
+pub mod child;
 mod demangle;
 mod evicted;
 mod frame_set;
@@ -21,14 +22,14 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use crate::processes::{Module, ModuleTable};
 use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
-use native::{KnownSteps, NativeSymbols};
+use native::{KnownSteps, NativeSymbols, WithGenerated};
 
+pub use child::Symbolizer;
 pub use evicted::{Evicted, EvictedStacks};
 pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 
 /// Symbolizes stacks and caches the result.
-#[derive(Default)]
 pub struct StackNames {
     native: NativeSymbols,
     /// Stacks by row. A vector, because thousands of consecutive rows are read per snapshot.
@@ -43,6 +44,17 @@ pub struct StackNames {
 type GeneratedFrames = HashMap<StackFrame, Arc<[SharedFrame]>>;
 
 impl StackNames {
+    /// No names yet. Symbols of native code come from `symbolizer`.
+    #[must_use]
+    pub fn new(symbolizer: Symbolizer) -> Self {
+        Self {
+            native: NativeSymbols::new(symbolizer),
+            known: Vec::new(),
+            generated: HashMap::new(),
+            distinct: FrameSet::default(),
+        }
+    }
+
     /// Sets the function name of the code at a file offset.
     pub fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         self.native.set_function(module, offset, name);
@@ -77,6 +89,11 @@ impl StackNames {
     #[must_use]
     pub fn is_named(&self, row: u32) -> bool {
         self.known(row).is_some()
+    }
+
+    /// Reads symbols that are expected to be needed, for a short while.
+    pub fn read_ahead(&mut self) {
+        self.native.read_ahead();
     }
 
     /// Symbolizes stacks of a process with these modules.
@@ -117,6 +134,32 @@ pub struct ProcessNames<'names> {
 }
 
 impl ProcessNames<'_> {
+    /// Reads the symbols that the stacks in these rows need, unless they are symbolized. `stack` returns the stack in a row.
+    pub fn look_up<'stacks>(
+        &mut self,
+        rows: impl Iterator<Item = u32>,
+        stack: impl Fn(u32) -> Option<&'stacks RawStack>,
+    ) {
+        let StackNames { native, known, generated, .. } = &mut *self.names;
+        native.look_up(unnamed(rows, known, generated, stack), self.modules);
+    }
+
+    /// Like [`Self::look_up`], but the symbols are read later, by [`StackNames::read_ahead`].
+    pub fn expect<'stacks>(
+        &mut self,
+        rows: impl Iterator<Item = u32>,
+        stack: impl Fn(u32) -> Option<&'stacks RawStack>,
+    ) {
+        let StackNames { native, known, generated, .. } = &mut *self.names;
+        native.expect(unnamed(rows, known, generated, stack), self.modules);
+    }
+
+    /// Number of files of the process whose symbols could not be read.
+    #[must_use]
+    pub fn lost_files(&self) -> u64 {
+        self.names.native.lost_files(self.modules)
+    }
+
     /// The stack in a row of the kernel's table, read by `read` and symbolized on first use. A stack that cannot be read
     /// (missing, or being written) has no frames and is read again next time.
     pub fn name(&mut self, row: u32, read: impl FnOnce() -> Option<RawStack>) -> NamedStack {
@@ -135,6 +178,17 @@ impl ProcessNames<'_> {
         names.known[index] = Some(named.clone());
         named
     }
+}
+
+/// Stacks in rows that are not symbolized.
+fn unnamed<'names, 'stacks: 'names>(
+    rows: impl Iterator<Item = u32>,
+    known: &[Option<NamedStack>],
+    generated: &'names HashMap<u32, GeneratedFrames>,
+    stack: impl Fn(u32) -> Option<&'stacks RawStack>,
+) -> impl Iterator<Item = WithGenerated<'names>> {
+    let is_new = |row: &u32| known.get(*row as usize).is_none_or(Option::is_none);
+    rows.filter(is_new).filter_map(move |row| Some((stack(row)?, generated.get(&row))))
 }
 
 impl NamedStack {

@@ -1,15 +1,19 @@
-//! Symbols of native code, by blazesym: ELF symbols, DWARF lines and inlined functions, separate debug files.
+//! Frames of native code.
+
+mod ahead;
 
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::{MAX_FOUND, layer};
 
-use super::demangle::demangled;
+use ahead::Ahead;
+pub(super) use ahead::WithGenerated;
+
+use super::child::Symbolizer;
+use super::child::protocol::{self, Symbol};
 use super::frame_set::FrameSet;
 use super::tail_calls::{Call, TailCalls};
 use super::{GeneratedFrames, signal};
@@ -33,6 +37,7 @@ pub(super) struct NativeSymbols {
     jumps: HashMap<(Place, Place), Rc<[u64]>>,
     /// Go functions of files without symbols; `None` for files without Go.
     go: HashMap<FileVersion, Option<GoNames>>,
+    ahead: Ahead,
 }
 
 /// A code location. What executes at an offset and the call that ends there are looked up in different ways.
@@ -85,10 +90,8 @@ struct Known {
     call: Option<Call>,
 }
 
-impl Default for NativeSymbols {
-    fn default() -> Self {
-        // blazesym's demanglers take C names for fragments of mangled names.
-        let symbolizer = Symbolizer::builder().enable_demangling(false).build();
+impl NativeSymbols {
+    pub(super) fn new(symbolizer: Symbolizer) -> Self {
         Self {
             symbolizer,
             known: FastMap::default(),
@@ -97,11 +100,16 @@ impl Default for NativeSymbols {
             tail_calls: TailCalls::default(),
             jumps: HashMap::new(),
             go: HashMap::new(),
+            ahead: Ahead::default(),
         }
     }
-}
 
-impl NativeSymbols {
+    /// Number of files of a process whose symbols could not be read.
+    pub(super) fn lost_files(&self, modules: &ModuleTable) -> u64 {
+        let lost = modules.iter().filter(|(_, module)| self.symbolizer.has_lost(module.version));
+        lost.count() as u64
+    }
+
     /// Sets the function name of the code at a file offset. The name of the probe is better for probed functions than debug
     /// information, which has internal names for them.
     pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
@@ -121,6 +129,7 @@ impl NativeSymbols {
         known: &mut KnownSteps,
         distinct: &mut FrameSet,
     ) -> Vec<SharedFrame> {
+        self.end_reading_ahead();
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut state = State { is_interrupted: true, callee: None };
         for frame in &stack.frames {
@@ -197,7 +206,10 @@ impl NativeSymbols {
         if running_in.version == module.version && running == Some(call.function) {
             return Vec::new();
         }
-        let find = || self.tail_calls.between(module, call, running_in, running_at).into();
+        let find = || {
+            let symbolizer = &mut self.symbolizer;
+            self.tail_calls.between(symbolizer, (module, call), (running_in, running_at)).into()
+        };
         let jumps = self.jumps.entry((call_place, callee)).or_insert_with(find);
         let mut frames = Vec::new();
         for end in Rc::clone(jumps).iter().rev() {
@@ -231,31 +243,65 @@ impl NativeSymbols {
 
     /// Symbols of a place in a file, and its address in the file.
     fn locate(&mut self, module: &Module, place: Place, address: Option<u64>) -> &Known {
-        let (symbolizer, go) = (&self.symbolizer, &mut self.go);
-        let Place { offset, is_executing, .. } = place;
-        let is_signal = || !is_executing && signal::is_return(module, offset + 1);
+        let is_signal = || place.is_signal(module);
         // The same offset can have an address where it is mapped elsewhere.
         if address.is_none() && !self.known.contains_key(&place) && !is_signal() {
             let unnamed = || Known { frames: vec![frame_in(module)], ..Known::default() };
             return self.unlocated.entry(module.version).or_insert_with(unnamed);
         }
-        self.known.entry(place).or_insert_with(|| {
-            let base = frame_in(module);
-            let Some(address) = address.filter(|_| !is_signal()) else {
-                let frame = Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base };
-                return Known { frames: vec![frame], ..Known::default() };
+        if !self.known.contains_key(&place) {
+            let known = match address.filter(|_| !is_signal()) {
+                None => Known::signal(module),
+                Some(address) => {
+                    let symbols = self.symbolizer.symbols(module, &[place.at(address)]);
+                    self.known_of(module, place, address, symbols.into_iter().flatten().next())
+                }
             };
-            let call = if is_executing { None } else { Call::before(module, offset + 1, address + 1) };
-            // A fibre's function returns to the first byte of one that has not called it.
-            let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
-            let fibre_root = || lookup(symbolizer, module, address + 1).filter(begins_fibre);
-            if let Some(symbol) = lookup(symbolizer, module, address).or_else(fibre_root) {
-                Known { frames: frames_of(&symbol, &base), function: Some(symbol.addr), call }
-            } else {
-                let frame = Frame { symbol: go_name(go, module, address), ..base };
-                Known { frames: vec![frame], function: None, call }
-            }
-        })
+            self.known.insert(place, known);
+        }
+        &self.known[&place]
+    }
+
+    /// Symbols of a place with this address and symbol.
+    fn known_of(&mut self, module: &Module, place: Place, address: u64, symbol: Option<Symbol>) -> Known {
+        let base = frame_in(module);
+        let call =
+            if place.is_executing { None } else { Call::before(module, place.offset + 1, address + 1) };
+        let Some(symbol) = symbol else {
+            let frame = Frame { symbol: go_name(&mut self.go, module, address), ..base };
+            return Known { frames: vec![frame], function: None, call };
+        };
+        let last = symbol.functions.len().saturating_sub(1);
+        let frame = |(index, function): (usize, protocol::Named)| Frame {
+            symbol: function.name,
+            file: function.file,
+            line: function.line,
+            inlined: index < last,
+            ..base.clone()
+        };
+        let frames = symbol.functions.into_iter().enumerate().map(frame).collect();
+        Known { frames, function: Some(symbol.start), call }
+    }
+}
+
+impl Place {
+    /// Returns true if it is the return address of a signal handler.
+    fn is_signal(self, module: &Module) -> bool {
+        !self.is_executing && signal::is_return(module, self.offset + 1)
+    }
+
+    /// The place at this address in the file.
+    const fn at(self, address: u64) -> protocol::Place {
+        protocol::Place { address, is_call: !self.is_executing }
+    }
+}
+
+impl Known {
+    /// The frame between a signal handler and what it has interrupted.
+    fn signal(module: &Module) -> Self {
+        let symbol = signal::NAME.to_owned();
+        let frame = Frame { symbol, kind: FrameKind::Signal, ..frame_in(module) };
+        Self { frames: vec![frame], ..Self::default() }
     }
 }
 
@@ -283,9 +329,6 @@ fn without_mark(frame: StackFrame) -> u64 {
     InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
 }
 
-/// Function in which fibres of glibc (makecontext(3)) begin.
-const FIBRE_ROOT: &str = "__start_context";
-
 /// A frame with no more than its file.
 fn frame_in(module: &Module) -> Frame {
     Frame {
@@ -304,34 +347,6 @@ fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, a
     name.unwrap_or_default().to_owned()
 }
 
-/// The symbol at an address. Addresses are used because blazesym resolves offsets by the program headers of the separate debug
-/// file, if there is one, which have other offsets.
-fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, address: u64) -> Option<Sym<'a>> {
-    let source = Source::Elf(Elf::new(module.stable_path()));
-    match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
-        Ok(Symbolized::Sym(symbol)) => Some(symbol),
-        Ok(Symbolized::Unknown(_)) => None,
-        Err(error) => {
-            tracing::debug!(module = %module.path.display(), %error, "cannot look up a symbol");
-            None
-        }
-    }
-}
-
-fn frames_of(symbol: &Sym<'_>, base: &Frame) -> Vec<Frame> {
-    let frame = |name: &str, code: Option<&CodeInfo<'_>>, inlined| Frame {
-        symbol: demangled(name).into_owned(),
-        file: code.map(|code| code.to_path().to_string_lossy().into_owned()).unwrap_or_default(),
-        line: code.and_then(|code| code.line).unwrap_or_default(),
-        inlined,
-        ..base.clone()
-    };
-    // blazesym lists inlined functions from the outermost to the innermost.
-    let inlined =
-        symbol.inlined.iter().rev().map(|function| frame(&function.name, function.code_info.as_ref(), true));
-    inlined.chain([frame(&symbol.name, symbol.code_info.as_deref(), false)]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,7 +358,7 @@ mod tests {
         let mut modules = ModuleTable::default();
         let id = modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap())[0];
         let place = |is_executing| Place { file: modules.get(id).version, offset: 0x40, is_executing };
-        let mut symbols = NativeSymbols::default();
+        let mut symbols = NativeSymbols::new(Symbolizer::in_process());
         symbols.set_function(modules.get(id), 0x40, "malloc");
         assert_eq!(symbols.locate(modules.get(id), place(true), None).frames[0].symbol, "malloc");
         assert_eq!(symbols.locate(modules.get(id), place(false), None).frames[0].symbol, "");
@@ -357,7 +372,7 @@ mod tests {
         let found = modules.find(getpid_address()).unwrap();
         let module = modules.get(found.module);
         let place = Place { file: module.version, offset: found.offset, is_executing: true };
-        let mut symbols = NativeSymbols::default();
+        let mut symbols = NativeSymbols::new(Symbolizer::in_process());
         let mut distinct = FrameSet::default();
         let mut is_named = |in_file| {
             let at = InProcess { place, in_file, address: getpid_address(), by_frame_pointer: false };

@@ -13,13 +13,13 @@
 
 use std::io::{self, Read};
 
-use jjleak_common::unwind::Row;
-use object::ReadRef;
-
 use super::{
-    Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, VerifiedRows, sections::CallFrames, verify::verify,
+    Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, VerifiedRows, affordable, sections::CallFrames,
+    verify::verify,
 };
 use crate::cache_folder::CacheFolder;
+use crate::file_content::Content;
+use jjleak_common::unwind::Row;
 
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
@@ -67,8 +67,13 @@ impl RowCache {
 
     /// The rows of a module, from the cache or compiled, and compared with its code in either case. A module with an empty key is
     /// not cached.
-    pub fn rows<'data>(&self, key: &str, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
-        let frames = CallFrames::locate(elf)?;
+    pub fn rows<'data>(&self, key: &str, elf: impl Into<Content<'data>>) -> Result<VerifiedRows, Error> {
+        let elf = elf.into();
+        affordable(elf, self.find(key, elf))
+    }
+
+    fn find(&self, key: &str, elf: Content<'_>) -> Result<VerifiedRows, Error> {
+        let frames = affordable(elf, CallFrames::locate(elf))?;
         let (Some(name), Some(files)) = (name(key), &self.files) else {
             return verify(frames.compile()?, elf);
         };
@@ -84,7 +89,7 @@ impl RowCache {
                 tracing::debug!(name, error, "recompiling unwind rows");
             }
         }
-        let rows = verify(frames.compile()?, elf)?;
+        let rows = affordable(elf, verify(frames.compile()?, elf))?;
         if let Err(error) = files.write(&name, &encode(rows.rows(), source)) {
             tracing::debug!(name, %error, "cannot cache unwind rows");
         }

@@ -24,6 +24,12 @@ use super::{
 /// as for a signal frame, it has about 200.
 const MAX_COMMON_BYTES: usize = 256;
 
+/// Maximum number of described functions, 40 bytes each with their rows; Chromium has 800,000.
+pub(super) const MAX_FUNCTIONS: usize = 1 << 20;
+
+/// Maximum number of CIEs; `.debug_frame` has one for each compilation unit, some 30,000 in browsers.
+const MAX_COMMON: usize = 1 << 17;
+
 type Cie<'data> = CommonInformationEntry<Bytes<'data>>;
 type Fde<'data> = FrameDescriptionEntry<Bytes<'data>>;
 
@@ -174,6 +180,9 @@ impl<'text> Entries<'text> {
             self.statistics.outside += 1;
             return Ok(());
         };
+        if self.spans.len() >= MAX_FUNCTIONS {
+            return Err(Error::TooManyFunctions);
+        }
         let first_row = self.rows.len();
         if self.evaluate(table, fde, addresses.start).is_err() {
             self.rows.truncate(first_row);
@@ -228,7 +237,8 @@ impl<'data, S: UnwindSection<Bytes<'data>>> Table<'data, S> {
     }
 
     fn add(&mut self, cie: Cie<'data>) {
-        if cie.entry_len() <= MAX_COMMON_BYTES && cie.address_size() == ADDRESS_BYTES {
+        let is_usable = cie.entry_len() <= MAX_COMMON_BYTES && cie.address_size() == ADDRESS_BYTES;
+        if is_usable && self.common.len() < MAX_COMMON {
             self.common.insert(cie.offset(), cie);
         }
     }

@@ -7,12 +7,18 @@
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use object::LittleEndian;
 use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, SectionType};
-use object::read::elf::{SectionTable, Sym};
-use object::{LittleEndian, ReadRef};
+use object::read::elf::{SectionHeader, SectionTable, Sym};
+
+use crate::file_content::{Content, Window};
 
 /// The functions that make contexts; each loads the address of the code into a register.
 const MAKERS: [&[u8]; 2] = [b"makecontext", b"make_fcontext"];
+/// Length of the longest of their names, and a NUL.
+const MAX_NAME_BYTES: usize = 16;
+/// Maximum number of such functions: a file has one, or one of each.
+const MAX_MAKERS: usize = 16;
 /// Most bytes of such a function that are read; glibc's has 309.
 pub(super) const MAX_MAKER_BYTES: usize = 512;
 /// Most bytes of code in which a fibre begins; glibc's has 26.
@@ -21,18 +27,25 @@ const MAX_ROOT_BYTES: usize = 64;
 const MAX_SYMBOLS: usize = 1 << 20;
 
 /// The addresses of functions that make contexts.
-pub(super) fn makers<'data, R: ReadRef<'data>>(
-    sections: &SectionTable<'data, FileHeader64<LittleEndian>, R>,
-    elf: R,
+pub(super) fn makers<'data>(
+    sections: &SectionTable<'data, FileHeader64<LittleEndian>, Content<'data>>,
+    elf: Content<'data>,
 ) -> Vec<u64> {
     let in_table = |kind: SectionType| {
         let Ok(symbols) = sections.symbols(LittleEndian, elf, kind) else { return Vec::new() };
-        let is_maker = |name: &[u8]| MAKERS.contains(&name);
-        let found = symbols.iter().take(MAX_SYMBOLS).filter(|symbol| {
-            symbol.st_shndx(LittleEndian) != SHN_UNDEF
-                && symbol.name(LittleEndian, symbols.strings()).is_ok_and(is_maker)
-        });
-        found.map(|symbol| symbol.st_value(LittleEndian)).collect()
+        let names = sections.section(symbols.string_section()).ok();
+        let names = names.and_then(|section| section.file_range(LittleEndian));
+        let (begin, bytes) = names.unwrap_or_default();
+        let end = begin.saturating_add(bytes);
+        let mut window = Window::new(elf);
+        let mut is_maker = |name: u32| {
+            let name = begin.saturating_add(name.into());
+            window.string(name..end, MAX_NAME_BYTES).is_some_and(|name| MAKERS.contains(&name))
+        };
+        let defined =
+            symbols.iter().take(MAX_SYMBOLS).filter(|symbol| symbol.st_shndx(LittleEndian) != SHN_UNDEF);
+        let found = defined.filter(|symbol| is_maker(symbol.st_name(LittleEndian)));
+        found.map(|symbol| symbol.st_value(LittleEndian)).take(MAX_MAKERS).collect()
     };
     let dynamic = in_table(SHT_DYNSYM);
     // A program that exports them has no other ones.

@@ -30,7 +30,7 @@ pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;
 pub use verify::{Agreement, Verification, VerifiedPart, VerifiedRows};
 
-use object::ReadRef;
+use crate::file_content::{Content, TooCostly};
 
 use self::{entries::Entries, sections::CallFrames};
 
@@ -56,6 +56,12 @@ pub enum Error {
     /// The module has more than [`MAX_ROWS`].
     #[error("its call frame information has more than {MAX_ROWS} rows")]
     TooManyRows,
+    /// The module describes more than a million functions.
+    #[error("its call frame information describes more than {} functions", entries::MAX_FUNCTIONS)]
+    TooManyFunctions,
+    /// The file takes more memory or time than any program.
+    #[error(transparent)]
+    TooCostly(#[from] TooCostly),
     /// The code contradicts the rows.
     #[error(
         "its call frame information does not match its code: both agree for {} of {} functions and {} of {} symbols \
@@ -65,13 +71,22 @@ pub enum Error {
 }
 
 /// Compiles the call frame information of an ELF file, or of a vDSO read from memory.
-pub fn compile<'data>(elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
-    CallFrames::locate(elf)?.compile()
+pub fn compile<'data>(elf: impl Into<Content<'data>>) -> Result<ModuleRows, Error> {
+    let elf = elf.into();
+    affordable(elf, CallFrames::locate(elf).and_then(|frames| frames.compile()))
 }
 
 /// Compiles the rows of an ELF file and compares them with its code.
-pub fn verified<'data>(elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
-    verify::verify(compile(elf)?, elf)
+pub fn verified<'data>(elf: impl Into<Content<'data>>) -> Result<VerifiedRows, Error> {
+    let elf = elf.into();
+    affordable(elf, verify::verify(compile(elf)?, elf))
+}
+
+/// An outcome, if the file could be read to the end of it: a file that can no longer be read looks damaged, or as if it had less
+/// call frame information.
+fn affordable<T>(elf: Content<'_>, outcome: Result<T, Error>) -> Result<T, Error> {
+    elf.check()?;
+    outcome
 }
 
 impl CallFrames<'_> {

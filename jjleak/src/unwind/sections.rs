@@ -15,10 +15,11 @@ use super::{
     go::{self, GoCode, Image},
     start,
 };
+use crate::file_content::Content;
 
 /// Maximum unpacked size of a compressed section. The size comes from the file; Go programs, which compress `.debug_frame`, have
 /// a few MiB.
-const MAX_UNPACKED_BYTES: u64 = 128 << 20;
+const MAX_UNPACKED_BYTES: u64 = 64 << 20;
 
 /// Maximum number of candidates for Go's table if no section has its name; the eight bytes at its beginning are rare.
 const MAX_GO_TABLES: usize = 4;
@@ -52,7 +53,7 @@ pub(super) struct Text {
     segments: Vec<Range<u64>>,
 }
 
-type Sections<'data, R> = SectionTable<'data, FileHeader64<LittleEndian>, R>;
+type Sections<'data> = SectionTable<'data, FileHeader64<LittleEndian>, Content<'data>>;
 
 fn is_code(segment: &ProgramHeader64<LittleEndian>) -> bool {
     segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
@@ -63,7 +64,7 @@ fn code<'data>(
     address: u64,
     most: usize,
     segments: &[ProgramHeader64<LittleEndian>],
-    elf: impl ReadRef<'data>,
+    elf: Content<'data>,
 ) -> &'data [u8] {
     let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
         let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
@@ -74,17 +75,17 @@ fn code<'data>(
 }
 
 /// The code in which fibres begin that the file's functions make.
-fn fibre_roots<'data, R: ReadRef<'data>>(
-    sections: &Sections<'data, R>,
+fn fibre_roots<'data>(
+    sections: &Sections<'data>,
     segments: &[ProgramHeader64<LittleEndian>],
-    elf: R,
+    elf: Content<'data>,
 ) -> Vec<Range<u64>> {
     let read = |address| code(address, fibre::MAX_MAKER_BYTES, segments, elf);
     fibre::makers(sections, elf).into_iter().flat_map(|maker| fibre::roots(maker, read)).collect()
 }
 
 /// The code described by a file's Go tables; `None` if it has none.
-pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> {
+pub(super) fn go_code(elf: Content<'_>) -> Option<GoCode<'_>> {
     let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
     let segments = header.program_headers(LittleEndian, elf).ok()?;
     let sections = header.sections(LittleEndian, elf).ok()?;
@@ -98,7 +99,7 @@ pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> 
 impl<'data> CallFrames<'data> {
     /// Finds the sections by name. Without section headers, `PT_GNU_EH_FRAME` gives the position of `.eh_frame`, as for the C++
     /// runtime (Linux Standard Base, "Exception Frames"). Reads nothing else of the file.
-    pub(super) fn locate(elf: impl ReadRef<'data>) -> Result<Self, Error> {
+    pub(super) fn locate(elf: Content<'data>) -> Result<Self, Error> {
         let header = FileHeader64::<LittleEndian>::parse(elf).map_err(Error::Parse)?;
         let machine = header.e_machine.get(LittleEndian);
         if machine != elf::EM_X86_64 {
@@ -150,12 +151,12 @@ impl<'data> Section<'data> {
         address: u64,
         most: usize,
         segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
+        elf: Content<'data>,
     ) -> Self {
         Self { address, bytes: Cow::Borrowed(code(address, most, segments, elf)) }
     }
 
-    fn eh_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
+    fn eh_frame(sections: &Sections<'data>, elf: Content<'data>) -> Option<Self> {
         let (_, section) = sections.section_by_name(LittleEndian, b".eh_frame")?;
         let bytes = section.data(LittleEndian, elf).ok().filter(|bytes| !bytes.is_empty())?;
         Some(Self { address: section.sh_addr(LittleEndian), bytes: Cow::Borrowed(bytes) })
@@ -163,7 +164,7 @@ impl<'data> Section<'data> {
 
     /// Possible positions of Go's table of functions: in a section of its own or, in position-independent code linked by a C
     /// linker, in relocated data.
-    fn go_tables<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Vec<(u64, &'data [u8])> {
+    fn go_tables(sections: &Sections<'data>, elf: Content<'data>) -> Vec<(u64, &'data [u8])> {
         let named = |name: &[u8]| {
             let (_, section) = sections.section_by_name(LittleEndian, name)?;
             Some((section.sh_addr(LittleEndian), section.data(LittleEndian, elf).ok()?))
@@ -180,12 +181,12 @@ impl<'data> Section<'data> {
     }
 
     /// Finds `.debug_frame`, which can be compressed in either of two ways.
-    fn debug_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
+    fn debug_frame(sections: &Sections<'data>, elf: Content<'data>) -> Option<Self> {
         let has = |name: &[u8]| sections.section_by_name(LittleEndian, name).is_some();
         if !has(b".debug_frame") && !has(b".zdebug_frame") {
             return None;
         }
-        let file = ElfFile::<FileHeader64<LittleEndian>, R>::parse(elf).ok()?;
+        let file = ElfFile::<FileHeader64<LittleEndian>, Content<'data>>::parse(elf).ok()?;
         let section = file.section_by_name(".debug_frame")?;
         let packed = section.compressed_data().ok()?;
         let is_packed = packed.format != CompressionFormat::None;
@@ -198,7 +199,7 @@ impl<'data> Section<'data> {
 
     /// The call frame information that `.eh_frame_hdr` points to. Its length is unknown: it ends with an entry of length zero, at
     /// the latest with its segment.
-    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Option<Self> {
+    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: Content<'data>) -> Option<Self> {
         let header = segments.iter().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(LittleEndian));
         let bytes = header.data(LittleEndian, elf).ok()?;
@@ -217,10 +218,7 @@ impl<'data> Section<'data> {
 }
 
 impl Text {
-    fn new<'data>(
-        segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
-    ) -> Result<Self, Error> {
+    fn new(segments: &[ProgramHeader64<LittleEndian>], elf: Content<'_>) -> Result<Self, Error> {
         let length = elf.len().unwrap_or_default();
         let mut segments: Vec<_> = segments
             .iter()

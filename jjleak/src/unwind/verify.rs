@@ -26,6 +26,8 @@ const SYMBOLS: usize = 96;
 /// Maximum number of segments compared: linkers generate one, sometimes two or three. Code in further segments counts as without
 /// rows.
 const MAX_SEGMENTS: usize = 16;
+/// Maximum length of a name; longer ones are not examined.
+const MAX_NAME_BYTES: u64 = 4096;
 /// Size of a page of memory, in which whole files are mapped.
 const PAGE_BYTES: u64 = 4096;
 /// Minimum share that must agree, in percent. In the programs of a Debian system, 99.9 % of the functions agree; in one that is
@@ -304,7 +306,8 @@ impl<'data, R: ReadRef<'data>> Symbols<'data, R> {
 
     /// Returns true for a part of a function that compilers have placed elsewhere: `main.cold`.
     fn is_part_of_function(&self, symbol: &Symbol) -> bool {
-        let name = self.elf.read_bytes_at_until(symbol.name..self.names.end, 0).unwrap_or_default();
+        let end = self.names.end.min(symbol.name.saturating_add(MAX_NAME_BYTES));
+        let name = self.elf.read_bytes_at_until(symbol.name..end, 0).unwrap_or_default();
         name.windows(5).any(|part| part == b".cold") || name.windows(6).any(|part| part == b".part.")
     }
 }

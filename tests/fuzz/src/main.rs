@@ -13,13 +13,14 @@
 
 mod jvm;
 mod rows;
+mod symbols;
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 
 /// The targets. `cargo xtask fuzz` reads their names from this table.
-const TARGETS: [(&str, fn(&[u8])); 7] = [
+const TARGETS: [(&str, fn(&[u8])); 9] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
     ("row_cache", rows::cache),
@@ -27,6 +28,8 @@ const TARGETS: [(&str, fn(&[u8])); 7] = [
     ("perf_map", perf_map),
     ("pprof", pprof),
     ("jvm", jvm::structures),
+    ("symbol_protocol", symbols::protocol),
+    ("symbols", symbols::symbols),
 ];
 
 static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {

@@ -7,6 +7,7 @@ mod depths;
 mod fibres;
 mod generated_code;
 mod go;
+mod hostile_symbols;
 mod just_mapped;
 mod layouts;
 mod names;

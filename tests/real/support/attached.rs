@@ -28,14 +28,14 @@ impl Attached {
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.read().unwrap(), Hints::default()).unwrap().profiled {
+            for allocator in find_sites(&module.content().unwrap(), Hints::default()).unwrap().profiled {
                 let target = |site| Target { file: module.stable_path(), site };
                 let targets: Vec<_> = allocator.sites.into_iter().map(target).collect();
                 attachment.attach(Scope::Process { slot, thread: pid }, &targets).unwrap();
             }
         }
         for (_, module) in modules.iter() {
-            if let Ok(rows) = unwind::verified(&*module.read().unwrap()) {
+            if let Ok(rows) = unwind::verified(&module.content().unwrap()) {
                 attachment.add_rows(module.version, &rows).unwrap();
             }
         }

@@ -4,8 +4,11 @@
 //! its middle, in memory or computed by code; an entry in a table of relative addresses, which compilers generate for `switch`; a
 //! landing pad of an exception. Instruction boundaries are known for functions with call frame information; in all other code
 //! nearby, every byte is treated as the beginning of an instruction. Anything that cannot be excluded counts as an entry point.
+//!
+//! The work is linear in the size of the file: beyond any program's number of neighbours, candidates for tables, or entries of
+//! tables, nothing is excluded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, OpKind};
@@ -20,13 +23,22 @@ use crate::allocators::symbols::{Described, Image};
 const REACH: u64 = 130;
 /// Maximum size of a function nearby that is disassembled.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+/// Maximum number of functions nearby: each has at least one byte, and all but a few have 16.
+const MAX_NEIGHBOURS: usize = 256;
 /// Maximum number of entries of one table of addresses: the largest switches have as many cases.
 const MAX_TABLE_ENTRIES: usize = 4096;
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = 4;
+/// Maximum number of addresses that code may compute; programs of 100 MiB have 500,000.
+const MAX_COMPUTED: usize = 1 << 20;
+/// Maximum number of entries of all tables. glibc has 13,000: few of the computed addresses are of tables.
+const MAX_ENTRIES: usize = 1 << 22;
 
 /// The file around a function.
 pub(super) struct Surroundings<'a, 'data> {
     image: &'a Image<'data>,
-    pub(super) described: Vec<Described>,
+    /// `None` if unknown.
+    pub(super) described: Option<Vec<Described>>,
 }
 
 impl<'a, 'data> Surroundings<'a, 'data> {
@@ -49,15 +61,17 @@ impl<'a, 'data> Surroundings<'a, 'data> {
     fn is_one_function(&self, addresses: &Range<u64>) -> bool {
         let overlaps =
             |it: &&Described| it.addresses.start < addresses.end && addresses.start < it.addresses.end;
-        self.described.iter().filter(overlaps).all(|it| it.addresses == *addresses && !it.catches_exceptions)
+        let is_same = |it: &Described| it.addresses == *addresses && !it.catches_exceptions;
+        self.described.as_ref().is_some_and(|all| all.iter().filter(overlaps).all(is_same))
     }
 
     /// Returns true if any bytes of the file's code that could be a branch with a 32-bit displacement, or compute an address,
     /// have a target in the function's middle.
     fn branches_into(&self, function: &Function<'_>) -> bool {
-        self.image.code().any(|(address, bytes)| {
+        let mut is_entered = false;
+        let is_read = self.image.visit_code(|address, bytes| {
             // Check the opcode last: few words have such a target.
-            bytes.windows(4).enumerate().any(|(at, word)| {
+            is_entered |= bytes.windows(4).enumerate().any(|(at, word)| {
                 let distance = word.first_chunk().map_or(0, |word| i32::from_le_bytes(*word));
                 let begin = address.wrapping_add(at as u64);
                 let target = begin.wrapping_add(4).wrapping_add_signed(distance.into());
@@ -71,8 +85,9 @@ impl<'a, 'data> Surroundings<'a, 'data> {
                         [.., LEA, operands] => is_relative(operands),
                         _ => false,
                     }
-            })
-        })
+            });
+        });
+        is_entered || !is_read
     }
 
     /// Returns true if any bytes nearby that could be a short branch have a target in the function's middle.
@@ -86,7 +101,11 @@ impl<'a, 'data> Surroundings<'a, 'data> {
                 && near.start < it.addresses.end
                 && it.addresses.end - it.addresses.start <= MAX_FUNCTION_BYTES
         };
-        for neighbour in self.described.iter().filter(is_near) {
+        let neighbours = || self.described.iter().flatten().filter(is_near);
+        if neighbours().nth(MAX_NEIGHBOURS).is_some() {
+            return true;
+        }
+        for neighbour in neighbours() {
             let Some(instructions) = self.instructions(&neighbour.addresses) else { continue };
             for (range, target) in instructions {
                 if target.is_some_and(|target| function.is_entered_by(range.start, target)) {
@@ -119,34 +138,46 @@ impl<'a, 'data> Surroundings<'a, 'data> {
     /// Returns true if an address in the function's middle is a word of the file, or in a table.
     fn holds_address_in(&self, function: &Function<'_>) -> bool {
         let is_middle = |address: u64| function.is_middle(address);
-        let words = |(address, bytes): (u64, &[u8])| {
+        let mut is_held = false;
+        let is_loaded = self.image.visit_loaded(size_of::<u64>(), |address, bytes| {
             let skipped = usize::try_from(address.wrapping_neg() % 8).unwrap_or_default();
             let words = bytes.get(skipped..).unwrap_or_default().as_chunks().0.iter();
-            words.copied().map(u64::from_le_bytes).any(is_middle)
-        };
-        if self.image.loaded().any(words) {
-            return true;
-        }
-        self.image.code().any(|(address, bytes)| {
+            is_held |= words.copied().map(u64::from_le_bytes).any(is_middle);
+        });
+        let mut tables = BTreeSet::new();
+        let is_read = self.image.visit_code(|address, bytes| {
             let is_immediate = |window: &[u8]| {
                 window.first_chunk().is_some_and(|it| is_middle(u32::from_le_bytes(*it).into()))
             };
-            self.image.is_fixed() && bytes.windows(4).any(is_immediate)
-                || computed(address, bytes).any(|computed| self.is_table_into(computed, function))
-        })
+            is_held |= self.image.is_fixed() && bytes.windows(4).any(is_immediate);
+            tables.extend(computed(address, bytes).take(MAX_COMPUTED.saturating_sub(tables.len())));
+        });
+        is_held
+            || !is_loaded
+            || !is_read
+            || tables.len() >= MAX_COMPUTED
+            || self.are_tables_into(&tables, function)
     }
 
-    /// Returns true if a table of offsets relative to its own address has a target in the function's middle.
-    fn is_table_into(&self, table: u64, function: &Function<'_>) -> bool {
-        let Some(bytes) = self.image.loaded_from(table) else { return false };
-        let targets = bytes.as_chunks().0.iter().map(|entry| {
-            let distance = i32::from_le_bytes(*entry);
-            table.wrapping_add_signed(distance.into())
-        });
-        targets
-            .take(MAX_TABLE_ENTRIES)
-            .take_while(|target| !self.image.code_from(*target).is_empty())
-            .any(|target| function.is_middle(target))
+    /// Returns true if one of these tables of offsets relative to its own address has a target in the function's middle.
+    fn are_tables_into(&self, tables: &BTreeSet<u64>, function: &Function<'_>) -> bool {
+        let mut window = self.image.window();
+        let mut room = MAX_ENTRIES;
+        tables.iter().any(|table| {
+            let Some(range) = self.image.loaded_from(*table) else { return false };
+            let most = (MAX_TABLE_ENTRIES * ENTRY_BYTES) as u64;
+            let range = range.start..range.end.min(range.start.saturating_add(most));
+            let Some(bytes) = window.bytes(range) else { return true };
+            let targets = bytes.as_chunks().0.iter().map(|entry| {
+                let distance = i32::from_le_bytes(*entry);
+                table.wrapping_add_signed(distance.into())
+            });
+            let mut targets = targets.take_while(|target| self.image.is_code(*target));
+            targets.any(|target| {
+                room = room.saturating_sub(1);
+                room == 0 || function.is_middle(target)
+            })
+        })
     }
 }
 

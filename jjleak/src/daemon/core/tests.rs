@@ -8,7 +8,9 @@ use tokio::sync::mpsc::{Receiver, channel};
 use super::*;
 use crate::daemon::history::Id;
 use crate::daemon::metrics;
+use crate::daemon::profile::STOP_TIMEOUT;
 use crate::daemon::watch::cat::{Cat, cats};
+use crate::file_content::{Content, LazyFile};
 use crate::profile::Profile;
 use crate::render::sample;
 
@@ -133,7 +135,7 @@ fn a_requested_profile_that_has_not_begun_is_taken_by_the_next_daemon() {
     let ask = || {
         let mut core = fixture.shared.core();
         assert_eq!(core.request(cat.pid()), Some(true));
-        std::mem::take(&mut core.needs_handover)
+        mem::take(&mut core.needs_handover)
     };
     // Repeated requests are saved once.
     assert!(ask() && !ask());
@@ -215,8 +217,57 @@ fn a_hung_profile_is_abandoned_and_others_get_its_slot() {
 }
 
 #[test]
+fn a_user_whose_profiles_hang_gets_no_more_of_them() {
+    let fixture = Fixture::new();
+    let cats = [Cat::start(), Cat::start(), Cat::start()];
+    fixture.scan();
+    for cat in &cats[..MAX_STUCK_OF_USER] {
+        fixture.begin(cat.pid());
+        for _ in 0..3 {
+            let deadline = fixture.shared.core().deadline().unwrap();
+            fixture.shared.core().stop_overdue(deadline);
+        }
+        assert_eq!(fixture.state(cat.pid()), "stuck");
+    }
+    fixture.begin(cats[2].pid());
+    assert_eq!(fixture.state(cats[2].pid()), "suspected");
+    // As if the others were another user's.
+    fixture.shared.core().stuck.iter_mut().for_each(|job| job.user = Some(u32::MAX - 1));
+    fixture.shared.begin(&fixture.profiler, &fixture.sender);
+    assert_eq!(fixture.state(cats[2].pid()), "profiling");
+}
+
+#[test]
+fn a_job_that_only_reads_files_ends_with_its_process() {
+    let mut fixture = Fixture::new();
+    fixture.profiler = Arc::new(|_, _, _| {
+        let file = tempfile::tempfile().map_err(|error| error.to_string())?;
+        file.set_len(1 << 20).map_err(|error| error.to_string())?;
+        let lazy = LazyFile::new(&file).map_err(|error| error.to_string())?;
+        let content = Content::from(&lazy);
+        while content.visit(0..content.length(), 0, |_, _| std::thread::yield_now()) {}
+        content.check().map_err(|error| error.to_string())
+    });
+    let cat = Cat::start();
+    fixture.scan();
+    fixture.begin(cat.pid());
+    drop(cat);
+    fixture.shared.core().scan();
+    let deadline = fixture.shared.core().deadline().unwrap();
+    assert!(deadline <= Instant::now() + STOP_TIMEOUT);
+    fixture.shared.core().stop_overdue(deadline);
+    let message = fixture.messages.blocking_recv().unwrap();
+    assert!(
+        matches!(&message, Message::Ended { outcome: Err(why), .. } if why.contains("given up")),
+        "{message:?}"
+    );
+    fixture.shared.core().handle(message);
+    let core = fixture.shared.core();
+    assert_eq!(core.jobs.len() + core.stuck.len(), 0);
+}
+
+#[test]
 fn a_profile_without_a_verdict_is_extended_until_there_is_one() {
-    use crate::daemon::profile::STOP_TIMEOUT;
     let fixture = Fixture::new();
     let cat = Cat::start();
     fixture.scan();

@@ -41,7 +41,7 @@ pub(super) async fn openapi() -> Response {
 }
 
 pub(super) async fn processes(State(served): State<Served>) -> Response {
-    let processes = blocking(&served, |served| json!({ "processes": views(&served.shared) }));
+    let processes = blocking(&served, |served| json!({ "processes": views(&served) }));
     processes.await.map_or_else(internal_error, |processes| Json(processes).into_response())
 }
 

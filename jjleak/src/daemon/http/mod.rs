@@ -6,6 +6,7 @@
 mod access;
 mod api;
 mod body;
+mod command_lines;
 mod listen;
 mod page;
 mod profiles;
@@ -30,6 +31,7 @@ use tokio::time::{sleep, timeout};
 
 use super::core::Shared;
 pub use access::Guard;
+use command_lines::CommandLines;
 pub use listen::{Error, Listener};
 
 /// Timeout for a request's headers.
@@ -39,6 +41,8 @@ const CONNECTION: Duration = Duration::from_secs(120);
 /// Maximum sizes of a request's head and body.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_BODY: usize = 4 << 10;
+/// Maximum number of requests worked on at a time, with those whose client has disconnected: half of the threads for blocking work.
+const MAX_WORKING: usize = 4;
 /// Maximum number of reports rendered at a time: each takes a core and the memory of a whole profile.
 const MAX_RENDERED: usize = 1;
 /// Maximum size, in KiB, of reports rendered but not sent, because slow clients could hold many. A larger one is sent alone.
@@ -50,6 +54,8 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 struct Served {
     shared: Shared,
+    command_lines: Arc<CommandLines>,
+    working: Arc<Semaphore>,
     rendering: Arc<Semaphore>,
     sending: Arc<Semaphore>,
 }
@@ -91,12 +97,20 @@ async fn serve_connection(
         .await
 }
 
+impl Served {
+    fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            command_lines: Arc::new(CommandLines::new()),
+            working: Arc::new(Semaphore::new(MAX_WORKING)),
+            rendering: Arc::new(Semaphore::new(MAX_RENDERED)),
+            sending: Arc::new(Semaphore::new(MAX_SENDING as usize)),
+        }
+    }
+}
+
 fn router(shared: Shared, guard: Guard) -> Router {
-    let served = Served {
-        shared,
-        rendering: Arc::new(Semaphore::new(MAX_RENDERED)),
-        sending: Arc::new(Semaphore::new(MAX_SENDING as usize)),
-    };
+    let served = Served::new(shared);
     Router::new()
         .route("/", get(page::page))
         .route("/metrics", get(api::metrics))

@@ -36,7 +36,7 @@ pub(super) struct Contents {
 
 pub(super) async fn page(State(served): State<Served>) -> Response {
     let page = blocking(&served, |served| {
-        let processes = processes(&served.shared);
+        let processes = processes(&served);
         let line = served.shared.core().describe();
         // Release the history before rendering.
         let (storage_error, profiles) = {

@@ -76,8 +76,10 @@ pub(super) async fn flame(State(served): State<Served>, Path(id): Path<String>) 
 /// The report of a profile.
 pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>) -> Response {
     // The semaphore is never closed.
-    let Ok(_permit) = served.rendering.acquire().await else { return internal_error() };
+    let Ok(permit) = Arc::clone(&served.rendering).acquire_owned().await else { return internal_error() };
     let page = blocking(&served, move |served| {
+        // Rendering goes on if the client disconnects.
+        let _permit = permit;
         let id = parse(&id)?;
         let bytes = kept(&served, &id)?.read()?;
         let reading =
@@ -118,8 +120,14 @@ pub(super) async fn blocking<T: Send + 'static>(
     served: &Served,
     work: impl FnOnce(Served) -> T + Send + 'static,
 ) -> Option<T> {
+    let permit = Arc::clone(&served.working).acquire_owned().await.ok()?;
     let served = served.clone();
-    tokio::task::spawn_blocking(move || work(served)).await.ok()
+    let work = move || {
+        // The work goes on if the client disconnects.
+        let _permit = permit;
+        work(served)
+    };
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn file(content: Chunks, kind: &'static str, name: Option<&str>) -> Response {

@@ -280,6 +280,62 @@ async fn a_client_that_does_not_read_takes_no_memory_and_blocks_no_others() {
     .await;
 }
 
+/// Polls a future once, and drops it, as the server does when a client disconnects.
+async fn abandoned(future: impl Future) {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
+/// Keeps others from reading the history until it is dropped.
+fn hold_history(fixture: &Fixture) -> std::sync::mpsc::Sender<()> {
+    let (hold, end) = std::sync::mpsc::channel::<()>();
+    let (tell, is_held) = std::sync::mpsc::channel();
+    let shared = fixture.shared.clone();
+    std::thread::spawn(move || {
+        let _history = shared.history();
+        tell.send(()).unwrap();
+        let _ = end.recv();
+    });
+    is_held.recv().unwrap();
+    hold
+}
+
+#[tokio::test]
+async fn a_report_is_the_only_one_until_it_is_rendered_even_if_nobody_waits_for_it() {
+    let fixture = Fixture::new(Config::default());
+    let served = Served::new(fixture.shared.clone());
+    let report =
+        || profiles::report(axum::extract::State(served.clone()), axum::extract::Path(fixture.id.clone()));
+    let hold = hold_history(&fixture);
+    for _ in 0..3 {
+        abandoned(report()).await;
+    }
+    assert_eq!(served.rendering.available_permits(), 0);
+    assert_eq!(served.working.available_permits(), MAX_WORKING - 1);
+    drop(hold);
+    assert_eq!(report().await.status(), 200);
+    assert_eq!(served.rendering.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn requests_are_worked_on_one_after_the_other_even_if_nobody_waits_for_them() {
+    let fixture = Fixture::new(Config::default());
+    let served = Served::new(fixture.shared.clone());
+    let hold = hold_history(&fixture);
+    let request =
+        || api::profile(axum::extract::State(served.clone()), axum::extract::Path(fixture.id.clone()));
+    for _ in 0..100 {
+        abandoned(request()).await;
+    }
+    assert_eq!(served.working.available_permits(), 0);
+    drop(hold);
+    assert_eq!(request().await.status(), 200);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

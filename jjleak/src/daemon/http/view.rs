@@ -1,24 +1,20 @@
 //! JSON view of a process.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::Served;
 use crate::daemon::core::{Core, Shared, since_boot};
 use crate::daemon::history::{Estimate, History};
 use crate::daemon::metrics::limit_of;
 use crate::daemon::watch::Watched;
 use crate::processes::Pid;
-use crate::render::printable;
 
 /// Maximum number of profiles of a process in [`ProcessView::live_history`].
 const LIVE_POINTS: usize = 64;
-/// Maximum length of a command line.
-const MAX_COMMAND_LINE: usize = 4096;
 
 /// A watched process.
 #[derive(Debug, Clone, Serialize)]
@@ -66,7 +62,8 @@ pub(super) struct FindingView {
 }
 
 /// All processes, leaking ones first, then by size.
-pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
+pub(super) fn processes(served: &Served) -> Vec<ProcessView> {
+    let shared = &served.shared;
     let (mut views, shows_command_lines, began) = {
         let (core, history) = (shared.core(), shared.history());
         let views: Vec<_> = core.watcher.iter().map(|watched| process(&core, &history, watched)).collect();
@@ -75,8 +72,10 @@ pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     add_live(&mut views, shared, began);
     if shows_command_lines {
         // Reading a process's memory can block, so do it without holding any locks.
+        let known = views.iter().filter_map(|view| Some((Pid::new(view.pid)?, view.start_time)));
+        let mut lines = served.command_lines.read(known);
         for view in &mut views {
-            view.command_line = Pid::new(view.pid).map(command_line);
+            view.command_line = Pid::new(view.pid).and_then(|pid| lines.remove(&pid));
         }
     }
     let leaking = |view: &ProcessView| view.finding.as_ref().map_or(0, |finding| finding.leaking);
@@ -135,13 +134,4 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         live_history: Vec::new(),
         finding,
     }
-}
-
-fn command_line(pid: Pid) -> String {
-    let mut bytes = Vec::new();
-    let file = File::open(pid.proc_file("cmdline"));
-    // Empty if it cannot be read because the process has ended.
-    let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE as u64).read_to_end(&mut bytes));
-    let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
-    printable(words.trim_end()).chars().take(MAX_COMMAND_LINE).collect()
 }

@@ -11,26 +11,40 @@ use crate::processes::{ControlGroup, Credentials, Pid, Process};
 /// Maximum number of bytes read of `/proc/PID/maps`: a JVM maps its library early.
 const MAX_MAPS_BYTES: u64 = 4 << 20;
 
-/// Properties of a process, in increasing order of cost; each is read only if needed.
+/// Properties of a process, in increasing order of cost; each is read only if needed. None of them waits for the process.
 pub(super) trait Traits {
     fn names(&self) -> [&str; 2];
     fn user(&self) -> Option<u32>;
     fn cgroup(&self) -> &str;
-    fn is_jvm(&self) -> bool;
 }
 
-/// Returns true if the rules match a process.
-pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
+/// Result of the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Match {
+    /// The process is to be watched.
+    Yes,
+    /// It is not.
+    No,
+    /// It is to be watched if [`maps_jvm`].
+    IfJvm,
+}
+
+/// Applies the rules to a process.
+pub(super) fn matches(of: &impl Traits, rules: &Watching) -> Match {
     let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.0.is_match(text));
     let is_named = |patterns: &[Pattern]| of.names().iter().any(|name| any(patterns, name));
     if is_named(&rules.exclude) {
-        return false;
+        return Match::No;
     }
     let is_one_of = |user: u32| rules.users.iter().any(|wanted| u32::try_from(wanted.0) == Ok(user));
-    is_named(&rules.names)
+    let is_wanted = is_named(&rules.names)
         || (!rules.users.is_empty() && of.user().is_some_and(is_one_of))
-        || (!rules.cgroups.is_empty() && any(&rules.cgroups, of.cgroup()))
-        || (rules.jvms && of.is_jvm())
+        || (!rules.cgroups.is_empty() && any(&rules.cgroups, of.cgroup()));
+    match (is_wanted, rules.jvms) {
+        (true, _) => Match::Yes,
+        (false, true) => Match::IfJvm,
+        (false, false) => Match::No,
+    }
 }
 
 /// A running process.
@@ -52,14 +66,10 @@ impl Traits for Candidate<'_> {
     fn cgroup(&self) -> &str {
         &self.group.path
     }
-
-    fn is_jvm(&self) -> bool {
-        maps_jvm(self.process.pid)
-    }
 }
 
-/// Returns true if a process maps a JVM's library as code.
-fn maps_jvm(pid: Pid) -> bool {
+/// Returns true if a process maps a JVM's library as code. Can wait for the process without a limit.
+pub(super) fn maps_jvm(pid: Pid) -> bool {
     let Ok(maps) = File::open(pid.proc_file("maps")) else { return false };
     let lines = BufReader::new(maps.take(MAX_MAPS_BYTES)).split(b'\n').map_while(Result::ok);
     lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
@@ -80,7 +90,7 @@ mod tests {
     use crate::daemon::config::Count;
     use regex::Regex;
 
-    struct Known(&'static str, u32, &'static str, bool);
+    struct Known(&'static str, u32, &'static str);
 
     impl Traits for Known {
         fn names(&self) -> [&str; 2] {
@@ -92,9 +102,6 @@ mod tests {
         fn cgroup(&self) -> &str {
             self.2
         }
-        fn is_jvm(&self) -> bool {
-            self.3
-        }
     }
 
     fn patterns(patterns: &[&str]) -> Vec<Pattern> {
@@ -103,23 +110,23 @@ mod tests {
 
     #[test]
     fn each_rule_matches_and_exclusion_takes_precedence() {
-        let java = Known("java", 1000, "/a.service", true);
-        let nginx = Known("nginx", 33, "/b.service", false);
+        let java = Known("java", 1000, "/a.service");
+        let nginx = Known("nginx", 33, "/b.service");
         let rules = Watching::default();
-        assert!(is_wanted(&java, &rules) && !is_wanted(&nginx, &rules));
+        assert_eq!(matches(&java, &rules), Match::IfJvm);
         for rules in [
             Watching { names: patterns(&["^nginx$"]), ..Watching::default() },
             Watching { names: patterns(&["/program$"]), ..Watching::default() },
             Watching { users: vec![Count(33)], ..Watching::default() },
             Watching { cgroups: patterns(&["b\\.service"]), ..Watching::default() },
         ] {
-            assert!(is_wanted(&nginx, &rules), "{rules:?}");
+            assert_eq!(matches(&nginx, &rules), Match::Yes, "{rules:?}");
         }
         let rules = Watching { jvms: false, ..Watching::default() };
-        assert!(!is_wanted(&java, &rules));
+        assert_eq!(matches(&java, &rules), Match::No);
         let rules =
             Watching { exclude: patterns(&["java"]), users: vec![Count(1000)], ..Watching::default() };
-        assert!(!is_wanted(&java, &rules));
+        assert_eq!(matches(&java, &rules), Match::No);
     }
 
     #[test]

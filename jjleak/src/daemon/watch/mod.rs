@@ -12,19 +12,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use matching::{Candidate, is_wanted};
+use matching::{Candidate, Match, maps_jvm, matches};
 
 use super::config::Config;
 use super::decide::{Case, Sample};
 use super::handover::SavedProcesses;
+use super::questions::{Answers, Question, Questions, Subject};
 use crate::processes::{
-    ControlGroup, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
+    ControlGroup, Credentials, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
 };
+use crate::symbolize::child::is_child;
 
 /// Number of scans in which a new process is checked: a program maps its libraries only after its start.
 const SCANS_OF_NEW: u8 = 2;
 /// Maximum number of new processes between two scans. If there are more, as in a fork storm, all processes are scanned.
 const MAX_NEW: usize = 4096;
+/// Time that a scan waits for the answers of all processes together; 5,000 processes take less than a second. One that does not
+/// answer delays a scan by much less.
+const ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Clock ticks per second of start times in `/proc/PID/stat` (`USER_HZ`; the same on all architectures of Linux).
 const TICKS: u64 = 100;
 
@@ -52,6 +57,10 @@ pub struct Watcher {
     turned_away: BTreeSet<Pid>,
     /// Saved state of processes that have not been found again yet.
     saved: SavedProcesses,
+    /// Asks processes whether they are JVMs.
+    are_jvms: Questions<bool>,
+    /// Processes that have not answered, since the last scan of all processes.
+    silent: BTreeSet<Pid>,
 }
 
 /// Changes found by a scan.
@@ -83,6 +92,8 @@ impl Watcher {
             rescanned: None,
             turned_away: BTreeSet::new(),
             saved: SavedProcesses::new(),
+            are_jvms: Questions::new(),
+            silent: BTreeSet::new(),
         };
         (watcher, error)
     }
@@ -113,6 +124,13 @@ impl Watcher {
         self.turned_away.len()
     }
 
+    /// Number of processes that do not answer whether they are JVMs, and are not watched for that reason. Asked again by the next
+    /// scan of all processes.
+    #[must_use]
+    pub fn silent(&self) -> usize {
+        self.silent.len()
+    }
+
     /// Reads the memory of all watched processes, and scans for new ones.
     pub fn scan(&mut self, now: Duration, config: &Config) -> Changes {
         let mut changes = Changes::default();
@@ -133,6 +151,7 @@ impl Watcher {
             self.rescanned = Some(now);
             self.new.clear();
             self.turned_away.clear();
+            self.silent.clear();
             pids().collect()
         } else {
             let candidates = self.new.keys().copied().collect();
@@ -141,14 +160,24 @@ impl Watcher {
             candidates
         };
         let saved_count = self.saved.len();
-        for pid in candidates {
-            if !self.watched.contains_key(&pid) {
-                self.take_in(pid, now, config, &mut changes);
+        let unknown = candidates.into_iter().filter(|pid| !self.watched.contains_key(pid));
+        let unknown: Vec<_> = unknown.filter_map(|pid| Unmatched::open(pid, config)).collect();
+        let are_jvms = self.ask_jvms(&unknown);
+        for unmatched in unknown {
+            let pid = unmatched.process.pid;
+            match (unmatched.matches, are_jvms.get(&pid)) {
+                (Match::Yes, _) | (Match::IfJvm, Some(true)) => {
+                    self.take_in(unmatched, now, config, &mut changes);
+                }
+                (Match::No, _) | (Match::IfJvm, Some(false)) => {}
+                (Match::IfJvm, None) => {
+                    self.silent.insert(pid);
+                }
             }
         }
-        // The first scan covers all processes.
-        self.saved.clear();
-        changes.forgotten = saved_count - changes.resumed;
+        // The first scan covers all processes that answer.
+        self.saved.retain(|(pid, _), _| self.silent.contains(pid));
+        changes.forgotten = saved_count - changes.resumed - self.saved.len();
         self.watched.retain(|pid, watched| {
             let runs = watched.scan(now, config);
             if !runs {
@@ -159,38 +188,91 @@ impl Watcher {
         changes
     }
 
-    /// Applies a changed configuration: drops processes that no longer match, unless they are being profiled.
+    /// Applies a changed configuration: drops processes that no longer match, unless they are being profiled. One that does not
+    /// answer stays.
     pub fn apply_config(&mut self, config: &Config) {
         self.rescanned = None;
-        self.watched.retain(|_, watched| watched.case.state().has_probes() || watched.is_wanted(config));
+        let matched = |watched: &Watched| {
+            (match_of(&watched.process, &watched.group, config), subject(&watched.process))
+        };
+        let all: BTreeMap<_, _> =
+            self.watched.iter().map(|(pid, watched)| (*pid, matched(watched))).collect();
+        let open = all.values().filter(|(matches, _)| *matches == Match::IfJvm);
+        let are_jvms = self.are_jvms.ask(open.filter_map(|(_, subject)| ask_jvm(*subject)), ANSWERS_TIMEOUT);
+        self.watched.retain(|pid, watched| {
+            let is_wanted = match all.get(pid) {
+                Some((Match::Yes, _)) => true,
+                Some((Match::IfJvm, _)) => are_jvms.get(pid).copied().unwrap_or(true),
+                Some((Match::No, _)) | None => false,
+            };
+            is_wanted || watched.case.state().has_probes()
+        });
     }
 
-    /// Watches a process if it matches.
-    fn take_in(&mut self, pid: Pid, now: Duration, config: &Config, changes: &mut Changes) {
-        if pid.number().get() == std::process::id() {
-            return;
-        }
-        // A process may end meanwhile, and kernel threads have no memory: skip them silently.
-        let Ok(process) = Process::open(pid) else { return };
-        let Ok(memory) = ResidentMemory::open(pid) else { return };
-        let case = Case::new(now, started(&process));
-        let mut watched = Watched { group: ControlGroup::of(pid), process, case, memory };
-        if !watched.is_wanted(config) {
-            return;
-        }
+    /// Asks the processes for which that decides whether they are JVMs.
+    fn ask_jvms(&self, unknown: &[Unmatched]) -> Answers<bool> {
+        let open = unknown.iter().filter(|unmatched| unmatched.matches == Match::IfJvm);
+        self.are_jvms.ask(open.filter_map(|unmatched| ask_jvm(subject(&unmatched.process))), ANSWERS_TIMEOUT)
+    }
+
+    /// Watches a process that matches.
+    fn take_in(&mut self, found: Unmatched, now: Duration, config: &Config, changes: &mut Changes) {
+        let Unmatched { process, group, .. } = found;
+        let pid = process.pid;
         if self.watched.len() >= config.watch.max_processes.0 {
             self.turned_away.insert(pid);
             return;
         }
-        let process = &watched.process;
+        // It may have ended meanwhile.
+        let Ok(memory) = ResidentMemory::open(pid) else { return };
         let left = self.saved.remove(&(pid, process.start_time));
-        if let Some(past) = left.and_then(|left| left.of_program(&process.exe)) {
-            watched.case = Case::resume(now, started(process), past, config);
-            changes.resumed += 1;
-        }
-        self.watched.insert(pid, watched);
+        let case = match left.and_then(|left| left.of_program(&process.exe)) {
+            Some(past) => {
+                changes.resumed += 1;
+                Case::resume(now, started(&process), past, config)
+            }
+            None => Case::new(now, started(&process)),
+        };
+        self.watched.insert(pid, Watched { process, group, case, memory });
         changes.found.push(pid);
     }
+}
+
+/// The question whether a process is a JVM; `None` if it has ended.
+fn ask_jvm(subject: Option<Subject>) -> Option<(Subject, Question<bool>)> {
+    let subject = subject?;
+    Some((subject, Box::new(move || maps_jvm(subject.pid))))
+}
+
+/// A process that is not watched yet.
+struct Unmatched {
+    process: Process,
+    group: ControlGroup,
+    matches: Match,
+}
+
+impl Unmatched {
+    /// Reads the process; `None` for kernel threads, for the daemon itself and its child, and for a process that has ended meanwhile.
+    fn open(pid: Pid, config: &Config) -> Option<Self> {
+        if pid.number().get() == std::process::id() || is_child(pid) {
+            return None;
+        }
+        let process = Process::open(pid).ok()?;
+        let group = ControlGroup::of(pid);
+        let matches = match_of(&process, &group, config);
+        Some(Self { process, group, matches }).filter(|_| matches != Match::No)
+    }
+}
+
+fn match_of(process: &Process, group: &ControlGroup, config: &Config) -> Match {
+    let exe = process.exe.to_string_lossy();
+    matches(&Candidate { process, exe: &exe, group }, &config.watch)
+}
+
+/// The process as one that is asked; `None` if it has ended.
+fn subject(process: &Process) -> Option<Subject> {
+    let Process { pid, start_time, .. } = *process;
+    Some(Subject { pid, start_time, user: Credentials::of(pid).ok()?.user })
 }
 
 impl Watched {
@@ -209,12 +291,6 @@ impl Watched {
         let sample = Sample { resident, group, limit: MemoryLimit::of(self.process.pid), pressure };
         self.case.observe(now, sample, config);
         true
-    }
-
-    fn is_wanted(&self, config: &Config) -> bool {
-        let exe = self.process.exe.to_string_lossy();
-        let candidate = Candidate { process: &self.process, exe: &exe, group: &self.group };
-        is_wanted(&candidate, &config.watch)
     }
 
     /// Returns true if the process has executed another program.

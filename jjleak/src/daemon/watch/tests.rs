@@ -44,6 +44,35 @@ fn two_cats(name: &str) -> (Cat, Cat, Config) {
 }
 
 #[test]
+fn a_process_that_does_not_answer_is_counted_and_asked_again() {
+    let (mut watcher, _) = Watcher::new();
+    let (first, second, mut config) = two_cats("cat-that-is-silent");
+    config.watch.names.clear();
+    config.watch.jvms = true;
+    let silent = Process::open(first.pid()).unwrap();
+    let (hold, end) = std::sync::mpsc::channel::<()>();
+    let question: Question<bool> = Box::new(move || end.recv().is_ok());
+    assert!(watcher.are_jvms.ask([(subject(&silent).unwrap(), question)], ANSWERS_TIMEOUT).is_empty());
+
+    assert!(!watcher.scan(Duration::ZERO, &config).found.contains(&silent.pid));
+    assert_eq!(watcher.silent.iter().copied().collect::<Vec<_>>(), [silent.pid]);
+    config.watch.names = vec![Pattern(Regex::new("^cat-that-is-s").unwrap())];
+    let found = watcher.scan(config.watch.rescan.0, &config).found;
+    assert!(found.contains(&silent.pid), "its name is enough");
+    config.watch.names.clear();
+    watcher.apply_config(&config);
+    assert!(watcher.get_mut(silent.pid).is_some() && watcher.get_mut(second.pid()).is_none());
+
+    drop(hold);
+    watcher.watched.clear();
+    let is_asked = |watcher: &mut Watcher, at: u32| {
+        watcher.scan(config.watch.rescan.0 * at, &config);
+        watcher.silent().eq(&0)
+    };
+    assert!((2..100).any(|at| is_asked(&mut watcher, at)), "it is asked again");
+}
+
+#[test]
 fn max_processes_is_kept_and_changed_rules_apply_at_once() {
     let (mut watcher, _) = Watcher::new();
     let (_first, _second, mut config) = two_cats("cat-of-two");

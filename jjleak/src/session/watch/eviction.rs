@@ -8,6 +8,7 @@ use jjleak_common::unwind::layer;
 
 use super::Watch;
 use super::process::Watched;
+use super::stacks::symbolizer;
 use super::threads::ThreadRoots;
 use crate::analyze::call_site;
 use crate::collect::{Collector, EvictedRow};
@@ -90,6 +91,7 @@ impl Watch {
         let (known, others): (Vec<EvictedRow>, _) = rows.iter().partition(|row| row.image == watched.image);
         let of_image = stacks.evicted.entry(watched.image).or_default();
         let mut names = stacks.names.of_process(&watched.modules);
+        names.look_up(known.iter().map(|evicted| evicted.row), |row| collector.stack(row));
         for evicted in &known {
             let EvictedRow { row, id, allocated, .. } = *evicted;
             let stack = collector.stack(row);
@@ -117,7 +119,7 @@ impl Watch {
     /// Drops what is known of stacks, once the last profiles have been taken.
     pub(in crate::session) fn forget_stacks(&mut self) {
         let Self { stacks, accounting, .. } = self;
-        stacks.names = StackNames::default();
+        stacks.names = StackNames::new(symbolizer());
         stacks.threads = ThreadRoots::default();
         stacks.evicted = EvictedByImage::default();
         accounting.collector.forget_frames();

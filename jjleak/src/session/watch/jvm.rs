@@ -220,4 +220,5 @@ pub(super) fn name_generated(
         }
     }
     name_by_perf_map(names, collector, watched, &new, urgency);
+    watched.unnamed.extend(new);
 }

@@ -46,7 +46,7 @@ impl JvmLibraries {
         if let Some(known) = self.0.get(&module.version) {
             return Ok(Rc::clone(known));
         }
-        let content = module.read().map_err(|error| error.to_string())?;
+        let content = module.content().map_err(|error| error.to_string())?;
         let symbols = Rc::new(Symbols::of(&content).map_err(|error| error.to_string())?);
         if self.0.len() >= MAX_LIBRARIES {
             self.0.clear();

@@ -44,6 +44,8 @@ pub(super) struct Watched {
     pub(super) jvm: WatchedJvm,
     /// Names in its perf map, for other generated code.
     pub(super) perf_map: WatchedPerfMap,
+    /// True once the user knows that its mappings are too many to read.
+    pub(super) has_reported_mappings: bool,
     /// Start of accounting, in nanoseconds of `CLOCK_MONOTONIC`, because the wall clock can be set.
     pub(super) since_ns: u64,
     /// True if the process is counted.
@@ -66,6 +68,8 @@ pub(super) struct Watched {
     pub(super) unfit: ImageFiles,
     /// Number of copies of unfinished stacks that were dropped for lack of room.
     pub(super) lost_copies: u64,
+    /// New stacks, for which symbols have not been read ahead.
+    pub(super) unnamed: Vec<u32>,
     /// Mapped files that were not found before the process ended.
     pub(super) unseen_files: ImageFiles,
     /// Last judged image, and the time of its judgement.
@@ -114,7 +118,9 @@ impl Watched {
             seen: None,
             unfollowed: ImageFiles::default(),
             unfit: ImageFiles::default(),
+            has_reported_mappings: false,
             lost_copies: 0,
+            unnamed: Vec::new(),
             unseen_files: ImageFiles::default(),
             judged: None,
             exit: None,

@@ -216,7 +216,9 @@ impl Watch {
             }
             let evicted = Shown::of(evicted, watched.image, *listing, use_of);
             let complete = evicted.complete(&mut snapshot, collector);
+            watched.unnamed.clear();
             let mut names = names.of_process(&watched.modules);
+            names.look_up(snapshot.stacks.iter().map(|(row, _)| *row), |row| collector.stack(row));
             let name = |row, hash| {
                 if collector.stack(row).is_none()
                     && let Some((known, thread)) = evicted.name(hash)
@@ -236,6 +238,7 @@ impl Watch {
             let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);
             let below = |stack, thread| ThreadRoots::below(collector.thread_of(watched.image, thread), stack);
             evicted.add_to(&mut profile, &complete, collector, below);
+            profile.set_lost(Counter::SymbolsLost, names.lost_files());
             profile.ended.clone_from(&watched.ended);
             profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)

@@ -12,6 +12,7 @@ use super::allocators::find_in;
 use super::code::rows_of;
 use crate::allocators::ModuleAllocators;
 use crate::cache_folder::CacheFolder;
+use crate::file_content::StopReading;
 use crate::jvm::{self, Symbols};
 use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
 use crate::session::AllocatorChoice;
@@ -49,7 +50,7 @@ impl FoundAhead {
         }
         self.allocators.insert(module.version, find_in(module, choice));
         if jvm::is_library(module)
-            && let Ok(content) = module.read()
+            && let Ok(content) = module.content()
             && let Ok(symbols) = Symbols::of(&content)
         {
             self.symbols.insert(module.version, symbols);
@@ -78,7 +79,11 @@ impl SearchAhead {
             let is_over = Arc::clone(&is_over);
             move || !is_over.load(Ordering::Relaxed)
         };
-        let search = move || search_files(&pids, &choice, &cache, is_wanted);
+        let stop = StopReading::of_thread();
+        let search = move || {
+            stop.apply_to_thread();
+            search_files(&pids, &choice, &cache, is_wanted)
+        };
         Self { thread: thread::Builder::new().name("search ahead".to_owned()).spawn(search).ok(), is_over }
     }
 

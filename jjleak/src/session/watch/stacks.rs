@@ -1,14 +1,17 @@
 //! Sources of complete and readable stacks: unwind rows, generated code, and names.
 
+use std::path::Path;
 use std::time::Instant;
 
+use super::Watch;
 use super::code::CodeFollower;
 use super::eviction::EvictedByImage;
 use super::jvm_start::JvmLibraries;
 use super::threads::ThreadRoots;
 use crate::cache_folder::CacheFolder;
 use crate::session::Listing;
-use crate::symbolize::StackNames;
+use crate::symbolize::child::OWN_PROGRAM;
+use crate::symbolize::{StackNames, Symbolizer};
 
 /// State of all processes' code and names.
 pub(super) struct Stacks {
@@ -28,13 +31,31 @@ pub(super) struct Stacks {
     pub(super) asks_for_perf_maps: bool,
 }
 
+impl Watch {
+    /// Reads the symbols of new stacks for a short while, and lets the child go on reading.
+    pub(in crate::session) fn read_symbols_ahead(&mut self) {
+        let Self { processes, stacks, accounting, .. } = self;
+        for watched in processes.values_mut() {
+            let rows = std::mem::take(&mut watched.unnamed);
+            let mut names = stacks.names.of_process(&watched.modules);
+            names.expect(rows.into_iter(), |row| accounting.collector.stack(row));
+        }
+        stacks.names.read_ahead();
+    }
+}
+
+/// Source of symbols of all processes.
+pub(super) fn symbolizer() -> Symbolizer {
+    Symbolizer::in_child(Path::new(OWN_PROGRAM))
+}
+
 impl Stacks {
     pub(super) fn new(cache: Option<CacheFolder>, listing: Listing) -> Self {
         Self {
             code: CodeFollower::new(cache),
             jvm_libraries: JvmLibraries::default(),
             rested_from_starting: None,
-            names: StackNames::default(),
+            names: StackNames::new(symbolizer()),
             threads: ThreadRoots::default(),
             evicted: EvictedByImage::default(),
             listing,

@@ -1,5 +1,6 @@
 //! Keeps the state of a process up to date with its mappings and its program.
 
+use std::mem;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,20 @@ use super::process::Watched;
 use super::{Scan, Watch, executable};
 use crate::attach::{Following, Scope, now_ns};
 use crate::error_chain::chain;
-use crate::processes::{Mapping, Module, Pid, is_alive, living_thread};
+use crate::processes::{self, Mapping, Module, Pid, is_alive, living_thread};
 use crate::session::Error;
 
 /// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
 /// milliseconds.
 const BETWEEN_SCANS: Duration = Duration::from_millis(3);
+
+/// Warns once of a process that has more mappings than jjleak reads: its new code stays unknown.
+fn report_mappings(watched: &mut Watched, error: &Error) {
+    let is_too_long = matches!(error, Error::Process(processes::Error::TooLong { .. }));
+    if is_too_long && !mem::replace(&mut watched.has_reported_mappings, true) {
+        tracing::warn!("process {}: what it has mapped since is unknown: {}", watched.pid(), chain(error));
+    }
+}
 
 impl Watch {
     /// Updates a process from its mappings and its current program. Returns true if anything was new.
@@ -67,7 +76,13 @@ impl Watch {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings left: keep the known ones.
-        let scan = thread.and_then(|thread| self.scan(watched.slot(), thread).ok());
+        let scan = thread.and_then(|thread| match self.scan(watched.slot(), thread) {
+            Ok(scan) => Some(scan),
+            Err(error) => {
+                report_mappings(watched, &error);
+                None
+            }
+        });
         let runs = watched.runs();
         let is_new = tracked.image != watched.image;
         if is_new {

@@ -3,11 +3,12 @@
 use regex::Regex;
 
 use crate::processes::Process;
+use crate::symbolize::child::is_child;
 
 /// Rule that selects processes.
 #[derive(Debug, Clone)]
 pub(in crate::session) enum Wanted {
-    /// All but jjleak itself.
+    /// All but jjleak itself and its children.
     All,
     /// Those whose name, or executable's path, matches.
     Named(Regex),
@@ -15,7 +16,7 @@ pub(in crate::session) enum Wanted {
 
 impl Wanted {
     pub(super) fn is_wanted(&self, process: &Process) -> bool {
-        let is_own = process.pid.number().get() == std::process::id();
+        let is_own = process.pid.number().get() == std::process::id() || is_child(process.pid);
         !is_own
             && match self {
                 Self::All => true,

@@ -3,18 +3,20 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
+
 /// Maximum length of a chain: chains in compiled code have a few tail calls.
 const MAX_CHAIN: usize = 16;
 /// Maximum number of visited functions per chain, to bound the cost of hostile files.
 pub(super) const MAX_VISITED: usize = 64;
 
 /// A function.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Function {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
     /// Entry address.
-    pub(super) start: u64,
+    pub start: u64,
     /// Address ranges of its code.
-    pub(super) code: Vec<Range<u64>>,
+    pub code: Vec<Range<u64>>,
 }
 
 impl Function {

@@ -7,25 +7,27 @@
 
 mod chain;
 mod code;
-mod debug_info;
 mod linkage;
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::file_content::Content;
 use crate::processes::{FileVersion, Module};
-use chain::{Callee, Function, Functions, TailCall, Target};
+use crate::symbolize::child::Symbolizer;
+use chain::{Callee, Functions, TailCall, Target};
 use code::Jump;
-use debug_info::DebugInfo;
 use linkage::Linkage;
+
+pub(super) use chain::Function;
 
 /// Maximum number of cached files; beyond, the cache is cleared. A host maps fewer at a time.
 const MAX_FILES: usize = 512;
 /// Maximum number of code bytes read of a file; beyond, nothing more is restored. Hot stacks of a large program lead through a few
 /// thousand functions of a few hundred bytes.
 const MAX_READ_BYTES: u64 = 64 << 20;
+/// Maximum number of cached functions per file; beyond, the cache is cleared.
+const MAX_FUNCTIONS: usize = 1 << 16;
 /// Number of bytes that a function counts for besides its code: what its cached result takes.
 const FUNCTION_BYTES: u64 = 256;
 
@@ -57,7 +59,8 @@ pub(super) struct TailCalls {
 /// Cached data of a file, read on demand.
 #[derive(Default)]
 struct KnownFile {
-    debug_info: OnceCell<Option<DebugInfo>>,
+    /// Functions by entry address; `None` where there is none.
+    functions: HashMap<u64, Option<Rc<Function>>>,
     linkage: Option<Linkage>,
     /// Results of [`Functions::tail_calls`] by entry address.
     tail_calls: HashMap<u64, Option<Rc<[TailCall]>>>,
@@ -67,13 +70,18 @@ struct KnownFile {
 impl TailCalls {
     /// Tail calls between a call and the function executing at an address of `callee`, outermost first, as addresses after the
     /// instructions. Empty unless they are certain.
-    pub(super) fn between(&mut self, module: &Module, call: Call, callee: &Module, running: u64) -> Vec<u64> {
+    pub(super) fn between(
+        &mut self,
+        symbolizer: &mut Symbolizer,
+        (module, call): (&Module, Call),
+        (callee, running): (&Module, u64),
+    ) -> Vec<u64> {
         let callee = if callee.version == module.version {
             Callee::Code(running)
         } else {
             Callee::Exported(self.file(callee).linkage(callee).exported(running))
         };
-        let mut program = Program { module, known: self.file(module) };
+        let mut program = Program { module, known: self.file(module), symbolizer };
         // The dynamic loader has chosen the target.
         if program.stub(call.function).is_some() {
             return Vec::new();
@@ -90,15 +98,6 @@ impl TailCalls {
 }
 
 impl KnownFile {
-    fn debug_info(&mut self, module: &Module) -> Option<&mut DebugInfo> {
-        let open = || {
-            let separate = || DebugInfo::open(&module.open_debug_file()?);
-            module.bounded().ok().and_then(DebugInfo::open).or_else(separate)
-        };
-        self.debug_info.get_or_init(open);
-        self.debug_info.get_mut()?.as_mut()
-    }
-
     fn linkage(&mut self, module: &Module) -> &Linkage {
         let read = || {
             module
@@ -115,6 +114,7 @@ impl KnownFile {
 struct Program<'a> {
     module: &'a Module,
     known: &'a mut KnownFile,
+    symbolizer: &'a mut Symbolizer,
 }
 
 impl Program<'_> {
@@ -168,7 +168,12 @@ impl Program<'_> {
 
 impl Functions for Program<'_> {
     fn at(&mut self, address: u64) -> Option<Rc<Function>> {
-        self.known.debug_info(self.module)?.at(address)
+        if self.known.functions.len() >= MAX_FUNCTIONS {
+            self.known.functions.clear();
+        }
+        let Self { module, known, symbolizer } = self;
+        let ask = || symbolizer.function(module, address).map(Rc::new);
+        known.functions.entry(address).or_insert_with(ask).clone()
     }
 
     fn tail_calls(&mut self, function: &Function) -> Option<Rc<[TailCall]>> {
@@ -198,8 +203,9 @@ mod tests {
         let code = modules.find(own_code as fn() as usize as u64).unwrap();
         let start = code.address.unwrap();
         let function = |start: u64| Function { start, code: std::iter::once(start..start + 1).collect() };
-        let mut known = KnownFile::default();
-        let mut program = Program { module: modules.get(code.module), known: &mut known };
+        let (mut known, mut symbolizer) = (KnownFile::default(), Symbolizer::in_process());
+        let module = modules.get(code.module);
+        let mut program = Program { module, known: &mut known, symbolizer: &mut symbolizer };
 
         let first = program.tail_calls(&function(start));
         assert_eq!(program.known.read_bytes, FUNCTION_BYTES + 1);

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use object::{
-    LittleEndian, ReadRef,
+    LittleEndian,
     elf::{self, ProgramHeader64, Rela64},
     pod,
     read::elf::ProgramHeader,
 };
+
+use crate::file_content::Content;
 
 const WORD_BYTES: usize = 8;
 const WORD: u64 = WORD_BYTES as u64;
@@ -17,18 +19,23 @@ const WORD: u64 = WORD_BYTES as u64;
 const MAX_SEGMENTS: usize = 64;
 
 /// Maximum number of relocations read: position-independent Go programs have one for each pointer in their data, about 100,000.
-const MAX_RELOCATIONS: usize = 1 << 22;
+const MAX_RELOCATIONS: usize = 1 << 20;
+
+/// Maximum number of words with the address of a table; Go's linker writes one.
+const MAX_PLACES: usize = 64;
 
 /// The loaded content of a file, with the words that the dynamic loader writes.
 pub(in crate::unwind) struct Image<'data> {
-    segments: Vec<Segment<'data>>,
+    elf: Content<'data>,
+    segments: Vec<Segment>,
     /// Words that become addresses in the module.
     relocated: HashMap<u64, u64>,
 }
 
-struct Segment<'data> {
+struct Segment {
     addresses: Range<u64>,
-    bytes: &'data [u8],
+    /// File offset of the first byte.
+    offset: u64,
     is_code: bool,
     is_writable: bool,
 }
@@ -37,25 +44,26 @@ impl<'data> Image<'data> {
     /// Reads the segments; `None` if they are too many, or hold more bytes than the file: each would be read by itself.
     pub(in crate::unwind) fn new(
         segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
+        elf: Content<'data>,
     ) -> Option<Self> {
         let loaded = || segments.iter().filter(|it| it.p_type(LittleEndian) == elf::PT_LOAD);
-        let room = elf.len().ok()?;
+        let room = elf.length();
         loaded().try_fold(room, |room, segment| room.checked_sub(segment.p_filesz(LittleEndian)))?;
         if loaded().count() > MAX_SEGMENTS {
             return None;
         }
         let loaded = loaded().filter_map(|segment| {
-            let bytes = segment.data(LittleEndian, elf).ok()?;
+            let (offset, bytes) = segment.file_range(LittleEndian);
             let start = segment.p_vaddr(LittleEndian);
+            offset.checked_add(bytes).filter(|end| *end <= elf.length())?;
             Some(Segment {
-                addresses: start..start.checked_add(bytes.len() as u64)?,
-                bytes,
+                addresses: start..start.checked_add(bytes)?,
+                offset,
                 is_code: segment.p_flags(LittleEndian).contains(elf::PF_X),
                 is_writable: segment.p_flags(LittleEndian).contains(elf::PF_W),
             })
         });
-        let mut image = Self { segments: loaded.collect(), relocated: HashMap::new() };
+        let mut image = Self { elf, segments: loaded.collect(), relocated: HashMap::new() };
         let dynamic = segments.iter().find(|it| it.p_type(LittleEndian) == elf::PT_DYNAMIC);
         if let Some(dynamic) = dynamic.and_then(|it| it.data(LittleEndian, elf).ok()) {
             image.relocated = image.relocations(dynamic).unwrap_or_default();
@@ -89,9 +97,9 @@ impl<'data> Image<'data> {
     pub(super) fn bytes(&self, address: u64, size: u64) -> &'data [u8] {
         let segment = self.segments.iter().find(|segment| segment.addresses.contains(&address));
         let Some(segment) = segment else { return &[] };
-        let from = usize::try_from(address - segment.addresses.start).unwrap_or(usize::MAX);
-        let bytes = segment.bytes.get(from..).unwrap_or_default();
-        &bytes[..bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX))]
+        let size = size.min(segment.addresses.end - address);
+        let offset = segment.offset + (address - segment.addresses.start);
+        self.elf.get(offset..offset + size).unwrap_or_default()
     }
 
     /// The word at an address.
@@ -104,25 +112,39 @@ impl<'data> Image<'data> {
 
     /// The first address of these bytes in code.
     pub(super) fn find_code(&self, code: &[u8]) -> Option<u64> {
-        let segments = self.segments.iter().filter(|segment| segment.is_code);
-        let mut found = segments.filter_map(|segment| {
-            Some(segment.addresses.start + memchr::memmem::find(segment.bytes, code)? as u64)
-        });
-        found.next()
+        let mut found = None;
+        for segment in self.segments.iter().filter(|segment| segment.is_code && !code.is_empty()) {
+            segment.visit(self.elf, code.len() - 1, |address, bytes| {
+                found = found.or_else(|| Some(address + memchr::memmem::find(bytes, code)? as u64));
+            });
+        }
+        found
     }
 
     /// Addresses of words with this value in writable memory.
-    pub(super) fn places_of(&self, value: u64) -> impl Iterator<Item = u64> {
-        let relocated = self.relocated.iter().filter(move |(_, word)| **word == value).map(|(at, _)| *at);
-        let written = self.segments.iter().filter(|segment| segment.is_writable).flat_map(move |segment| {
-            // Segments begin at any address, words at multiples of their size.
-            let start = segment.addresses.start.next_multiple_of(WORD);
-            let skip = usize::try_from(start - segment.addresses.start).unwrap_or(usize::MAX);
-            let words = segment.bytes.get(skip..).unwrap_or_default().chunks_exact(WORD_BYTES);
-            let words = words.enumerate().filter(move |(_, word)| **word == value.to_le_bytes());
-            words.map(move |(index, _)| start + index as u64 * WORD)
-        });
-        relocated.chain(written)
+    pub(super) fn places_of(&self, value: u64) -> Vec<u64> {
+        let relocated = self.relocated.iter().filter(|(_, word)| **word == value).map(|(at, _)| *at);
+        let mut places: Vec<_> = relocated.take(MAX_PLACES).collect();
+        for segment in self.segments.iter().filter(|segment| segment.is_writable) {
+            segment.visit(self.elf, WORD_BYTES - 1, |address, bytes| {
+                // Segments begin at any address, words at multiples of their size.
+                let skip = usize::try_from(address.wrapping_neg() % WORD).unwrap_or_default();
+                let words = bytes.get(skip..).unwrap_or_default().chunks_exact(WORD_BYTES);
+                let words = words.enumerate().filter(|(_, word)| **word == value.to_le_bytes());
+                let found = words.map(|(index, _)| address + skip as u64 + index as u64 * WORD);
+                places.extend(found.take(MAX_PLACES.saturating_sub(places.len())));
+            });
+        }
+        places
+    }
+}
+
+impl Segment {
+    /// Passes its bytes to `visit`, in pieces with their addresses that overlap by `overlap` bytes. A file that cannot be read has
+    /// none.
+    fn visit(&self, elf: Content<'_>, overlap: usize, mut visit: impl FnMut(u64, &[u8])) {
+        let range = self.offset..self.offset + (self.addresses.end - self.addresses.start);
+        let _ = elf.visit(range, overlap, |at, bytes| visit(self.addresses.start + at, bytes));
     }
 }
 
@@ -135,7 +157,7 @@ mod tests {
         let headers = header.repeat(segments);
         let (headers, _) =
             pod::slice_from_bytes::<ProgramHeader64<LittleEndian>>(&headers, segments).unwrap();
-        Image::new(headers, &*vec![0; length]).map(|image| image.segments.len())
+        Image::new(headers, Content::from(&vec![0; length])).map(|image| image.segments.len())
     }
 
     #[test]

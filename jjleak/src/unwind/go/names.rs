@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use object::ReadRef;
-
+use crate::file_content::Content;
 use crate::unwind::sections;
 
 /// Maximum size of a file's names: Kubernetes' largest program has 10 MiB. In a damaged table names can overlap.
@@ -15,7 +14,8 @@ pub struct GoNames(Vec<(Range<u64>, String)>);
 
 impl GoNames {
     /// Reads them from the table that Go's runtime uses for its own tracebacks; `None` if there is none.
-    pub fn read<'data>(elf: impl ReadRef<'data>) -> Option<Self> {
+    #[must_use]
+    pub fn read(elf: Content<'_>) -> Option<Self> {
         let go = sections::go_code(elf)?;
         let mut left = MAX_BYTES;
         let functions = go.table.functions().map_while(|function| {

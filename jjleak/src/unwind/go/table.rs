@@ -108,7 +108,8 @@ impl<'data> Table<'data> {
 
     /// The table, with the code's address from `runtime.firstmoduledata`.
     pub(super) fn placed_by(self, image: &Image<'_>) -> Option<Self> {
-        let text = image.places_of(self.address).find_map(|module| self.text_of(image, module))?;
+        let text =
+            image.places_of(self.address).into_iter().find_map(|module| self.text_of(image, module))?;
         Some(Self { text, ..self })
     }
 

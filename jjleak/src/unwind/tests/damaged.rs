@@ -1,18 +1,19 @@
 //! Tests with damaged and hostile files: each must give a result or an error within bounded time.
 
-use std::cell::Cell;
-use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::io::Write;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jjleak_common::unwind::{PAGE_BYTES, RowKind};
-use object::{Object, ObjectSection, ReadCache};
+use object::{Object, ObjectSection};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
     is_long,
     oracle::{Frame, Machine},
 };
+use crate::file_content::{Content, LazyFile};
+use crate::unwind::entries::MAX_FUNCTIONS;
 use crate::unwind::{
     Error, MAX_ROWS, Unsupported, compile,
     test_elf::{AT_ENTRY, CODE_ADDRESS, FP, FRAMES_ADDRESS, Frames, KERNELS_FRAME, SP, TestElf},
@@ -192,6 +193,17 @@ fn with_instructions(code_bytes: u32, instructions: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn more_functions_than_any_module_has_are_refused() {
+    let mut frames = Frames::eh_frame();
+    let cie = frames.cie("", AT_ENTRY);
+    for _ in 0..=MAX_FUNCTIONS {
+        frames.fde(cie, CODE_ADDRESS, 1, &[]);
+    }
+    let elf = TestElf::new(64, frames).build();
+    assert!(matches!(compile(&*elf), Err(Error::TooManyFunctions)));
+}
+
+#[test]
 fn states_are_not_remembered_without_end() {
     let rows = compile(&*with_instructions(64, &vec![0x0a; 1 << 20])).unwrap();
     assert_eq!(rows.rows()[1].kind(), RowKind::Unsupported as u64);
@@ -222,29 +234,15 @@ fn a_long_common_part_is_not_evaluated_for_each_entry() {
     assert!(matches!(compile(&*elf), Err(Error::NoCallFrames)));
 }
 
-/// A file that counts the bytes read of it.
-struct Counted<'a>(Cursor<Vec<u8>>, &'a Cell<usize>);
-
-impl Read for Counted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.0.read(buffer)?;
-        self.1.set(self.1.get() + bytes);
-        Ok(bytes)
-    }
-}
-
-impl Seek for Counted<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.0.seek(to)
-    }
-}
-
 #[test]
 fn code_is_not_read_to_find_call_frame_information_without_section_headers() {
     let elf = TestElf { section_headers: false, ..TestElf::new(1 << 20, sound_frames()) }.build();
-    let read = Cell::new(0);
-    let rows = compile(&ReadCache::new(Counted(Cursor::new(elf), &read))).unwrap();
-    assert!(rows.statistics().entries > 0 && read.get() < 1 << 16, "{} bytes", read.get());
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&elf).unwrap();
+    let lazy = LazyFile::new(&file).unwrap();
+    let rows = compile(Content::from(&lazy)).unwrap();
+    let held = lazy.held().iter().filter(|held| **held).count();
+    assert!(rows.statistics().entries > 0 && held <= 2, "{held} blocks");
 }
 
 #[test]

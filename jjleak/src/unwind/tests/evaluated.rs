@@ -40,7 +40,7 @@ impl<'data> Evaluated<'data> {
         }
         entries.sort_by_key(FrameDescriptionEntry::initial_address);
         let start = file.entry()..file.entry() + start::MAX_BYTES as u64;
-        let fibres = CallFrames::locate(elf).unwrap().fibres;
+        let fibres = CallFrames::locate(elf.into()).unwrap().fibres;
         Self { eh_frame, bases, entries, start, fibres }
     }
 

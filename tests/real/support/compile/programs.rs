@@ -44,6 +44,12 @@ pub(crate) fn orphan() -> &'static Path {
     })
 }
 
+/// The library that maps files when it is preloaded.
+pub(crate) fn map_files() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("map_files.so", &["map_files.c".to_owned()], &["-g", "-shared", "-fPIC"]))
+}
+
 /// The leaking Python extension, in its own folder.
 pub(crate) fn leaky() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -39,13 +39,15 @@ impl Subject {
     fn malloc(elf: &[u8]) -> Option<Self> {
         let names = |_: &Prefixes| NO_RETURN.iter().chain(&["malloc"]).map(|&it| it.to_owned()).collect();
         let image = Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNALS, names).unwrap();
-        let (begin, code) = image.code().next().unwrap();
+        let mut all = Vec::new();
+        assert!(image.visit_code(|address, code| all.push((address, code.to_vec()))));
+        let (begin, code) = all.swap_remove(0);
         let abort = |name: &'static str| {
             image.definitions(name).first().map(|it| function(name, it.address() - begin, 1))
         };
         let at = image.definitions("malloc").first()?.address() - begin;
         let symbols = NO_RETURN.iter().filter_map(|name| abort(name)).collect();
-        Some(Self { code: code.to_vec(), at, symbols })
+        Some(Self { code, at, symbols })
     }
 
     /// The flow through the function, and the proven sites; ignores jumps from elsewhere into it.

@@ -38,7 +38,7 @@ fn a_short_jump_before_it_is_an_entry() {
     let (accounted, begin) = (HashSet::new(), CODE_ADDRESS + 4);
     let found = |described| {
         let mut prover = Prover::new(&image, &follower, &accounted);
-        prover.surroundings.described = described;
+        prover.surroundings.described = Some(described);
         prover.find(&(begin..begin + OWN as u64), families::SIZE_FIRST)
     };
     let described = |addresses| Described { addresses, catches_exceptions: false };
@@ -67,7 +67,7 @@ fn bytes_in_an_instruction_of_a_known_neighbour_are_no_jump() {
     assert_eq!(prover.find(&own, families::SIZE_FIRST), Err(NoCut::NotSealed));
     let begin = CODE_ADDRESS + 17;
     prover.surroundings.described =
-        vec![Described { addresses: begin..begin + 5, catches_exceptions: false }];
+        Some(vec![Described { addresses: begin..begin + 5, catches_exceptions: false }]);
     assert!(prover.find(&own, families::SIZE_FIRST).is_ok());
 }
 

@@ -15,7 +15,7 @@ use gimli::{
 use memmap2::Mmap;
 use object::{CompressionFormat, Object, ObjectSection};
 
-use super::chain::Function;
+use crate::symbolize::tail_calls::Function;
 
 /// Maximum total size of decompressed sections: those of a large library have some tens of MiB.
 const MAX_DECOMPRESSED_BYTES: u64 = 128 << 20;
@@ -67,8 +67,7 @@ enum Section {
 impl DebugInfo {
     /// Opens the debug information of a file; `None` if there is none, or it cannot be read.
     pub(super) fn open(file: &File) -> Option<Self> {
-        // SAFETY: the content is only parsed as bytes, so changes are harmless. Truncation of the file would kill jjleak, as it
-        // does with the mappings of files for symbol lookup.
+        // SAFETY: the content is only parsed as bytes, so changes are harmless. Truncation of the file ends the child.
         let file = unsafe { Mmap::map(file) }.ok()?;
         let sections = sections(&file)?;
         let mut this =

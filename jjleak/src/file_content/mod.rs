@@ -1,75 +1,29 @@
 //! The content of a file, read block by block when it is needed.
 //!
 //! Files of a target are not mapped: jjleak would be killed if the target truncated one. They are not read whole either, because
-//! some have hundreds of megabytes, most of which nobody asks for.
+//! some have hundreds of megabytes, most of which nobody asks for. A target can make files that are expensive to read: each may
+//! cost a bounded amount of memory and CPU time ([`TooCostly`]); beyond it, all reads fail.
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::io;
+mod cost;
+mod lazy;
+mod window;
+
+pub use cost::{MAX_CPU, MAX_HELD_BYTES, StopReading, TooCostly};
+pub use lazy::LazyFile;
+pub use window::Window;
+
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
+use lazy::BLOCK_BYTES;
 use memchr::memchr;
-use memmap2::{MmapOptions, MmapRaw};
 use object::ReadRef;
-
-/// Size of a block.
-const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Size of a piece in [`Content::visit`].
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file with the blocks that have been read. It takes memory for these only.
-#[derive(Debug)]
-pub struct LazyFile<'file> {
-    file: &'file File,
-    length: u64,
-    /// Address space for the whole file.
-    memory: MmapRaw,
-    /// True for each block that has been read.
-    read: RefCell<Vec<bool>>,
-}
-
-impl<'file> LazyFile<'file> {
-    /// The content of a file in its current length.
-    pub fn new(file: &'file File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        let size = usize::try_from(length).map_err(io::Error::other)?.max(1);
-        let memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?.into();
-        let blocks = usize::try_from(length.div_ceil(BLOCK_BYTES)).map_err(io::Error::other)?;
-        Ok(Self { file, length, memory, read: RefCell::new(vec![false; blocks]) })
-    }
-
-    /// The bytes of a range; `None` if the file does not have them, or cannot be read.
-    fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
-        if range.start > range.end || range.end > self.length {
-            return None;
-        }
-        for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
-            self.read_block(block)?;
-        }
-        let (start, length) =
-            (usize::try_from(range.start).ok()?, usize::try_from(range.end - range.start).ok()?);
-        // SAFETY: the range is in bounds of the memory, which lives as long as `self`. Its blocks have been read, and blocks that
-        // have been read are not written again.
-        Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), length) })
-    }
-
-    fn read_block(&self, block: u64) -> Option<()> {
-        let index = usize::try_from(block).ok()?;
-        if *self.read.borrow().get(index)? {
-            return Some(());
-        }
-        let start = block * BLOCK_BYTES;
-        let length = BLOCK_BYTES.min(self.length - start);
-        let (offset, length) = (usize::try_from(start).ok()?, usize::try_from(length).ok()?);
-        // SAFETY: the block is in bounds of the memory. Nothing refers to it, because it has not been read.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(offset), length) };
-        self.file.read_exact_at(bytes, start).ok()?;
-        self.read.borrow_mut()[index] = true;
-        Some(())
-    }
-}
+/// Maximum length of a name or path read through [`ReadRef`]. A string table without a NUL would be searched to its end for each
+/// symbol otherwise. The longest C++ names have some 10,000 bytes.
+const MAX_STRING_BYTES: u64 = 64 << 10;
 
 /// The content of a file.
 #[derive(Debug, Clone, Copy)]
@@ -86,11 +40,19 @@ impl<'data> Content<'data> {
     pub const fn length(self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
-            Self::File(file) => file.length,
+            Self::File(file) => file.length(),
         }
     }
 
-    /// The bytes of a range; `None` if the file does not have them, or cannot be read.
+    /// Fails if the file has cost too much: what was found in it is incomplete.
+    pub fn check(self) -> Result<(), TooCostly> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(file) => file.exceeded().map_or(Ok(()), Err),
+        }
+    }
+
+    /// The bytes of a range; `None` if the file does not have them, cannot be read, or costs too much.
     #[must_use]
     pub fn get(self, range: Range<u64>) -> Option<&'data [u8]> {
         match self {
@@ -114,7 +76,7 @@ impl<'data> Content<'data> {
         while at < range.end {
             let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(piece.len());
             let bytes = &mut piece[..length];
-            if file.file.read_exact_at(bytes, at).is_err() {
+            if file.fill(at, bytes).is_none() {
                 return false;
             }
             visit(at - range.start, bytes);
@@ -161,6 +123,7 @@ impl<'data> ReadRef<'data> for Content<'data> {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'data [u8], ()> {
+        let range = range.start..range.end.min(range.start.saturating_add(MAX_STRING_BYTES));
         let mut known = range.start;
         while known < range.end {
             let end = range.end.min((known / BLOCK_BYTES + 1) * BLOCK_BYTES);
@@ -175,7 +138,9 @@ impl<'data> ReadRef<'data> for Content<'data> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     use super::*;
 
@@ -198,7 +163,7 @@ mod tests {
         let content = Content::from(&lazy);
         let range = BLOCK_BYTES - 3..BLOCK_BYTES + 7;
         assert_eq!(content.get(range.clone()), Content::from(&bytes).get(range));
-        assert_eq!(*lazy.read.borrow(), [true, true, false, false]);
+        assert_eq!(lazy.held(), [true, true, false, false]);
         let end = bytes.len() as u64;
         assert_eq!(content.get(end - 5..end), Some(&bytes[bytes.len() - 5..]));
         assert_eq!((content.get(end - 5..end + 1), content.get(end..end)), (None, Some(&[][..])));
@@ -212,8 +177,9 @@ mod tests {
         let file = file(&bytes);
         let lazy = LazyFile::new(&file).unwrap();
         for content in [Content::from(&lazy), Content::from(&bytes)] {
-            let whole = 10..content.length();
-            assert_eq!(content.read_bytes_at_until(whole, 0), Ok(&bytes[10..end]));
+            let begin = BLOCK_BYTES + 10;
+            let string = content.read_bytes_at_until(begin..content.length(), 0);
+            assert!(string == Ok(&bytes[usize::try_from(begin).unwrap()..end]));
             assert_eq!(content.read_bytes_at_until(10..100, 0), Err(()));
         }
     }
@@ -236,7 +202,7 @@ mod tests {
                 .iter()
                 .all(|(at, piece)| { bytes[50 + usize::try_from(*at).unwrap()..].starts_with(piece) })
         );
-        assert!(lazy.read.borrow().iter().all(|read| !read), "nothing is kept");
+        assert!(lazy.held().iter().all(|held| !held), "nothing is kept");
     }
 
     #[test]
@@ -250,5 +216,84 @@ mod tests {
         assert_eq!(content.get(BLOCK_BYTES..BLOCK_BYTES + 1), None);
         assert!(!content.visit(0..content.length(), 0, |_, _| {}));
         assert_eq!(kept, &bytes[..10]);
+    }
+
+    #[test]
+    fn a_string_without_an_end_is_none() {
+        let bytes = vec![b'a'; usize::try_from(MAX_STRING_BYTES).unwrap() + 9];
+        let mut ended = bytes.clone();
+        ended.push(0);
+        for content in [Content::from(&bytes), Content::from(&ended)] {
+            assert_eq!(content.read_bytes_at_until(0..content.length(), 0), Err(()));
+        }
+        let content = Content::from(&ended);
+        assert!(content.read_bytes_at_until(10..content.length(), 0).is_ok());
+    }
+
+    #[test]
+    fn a_file_holds_a_bounded_amount_of_memory_and_says_when_that_is_too_little() {
+        let sparse = tempfile::tempfile().unwrap();
+        sparse.set_len(2 << 30).unwrap();
+        let lazy = LazyFile::new(&sparse).unwrap();
+        let content = Content::from(&lazy);
+        assert!(content.visit(0..200 << 20, 0, |_, _| {}), "a visit keeps nothing");
+        assert!(content.get(0..MAX_HELD_BYTES).is_some());
+        assert_eq!(content.check(), Ok(()));
+        assert_eq!(content.get(1 << 30..(1 << 30) + 1), None);
+        assert_eq!(content.check(), Err(TooCostly::Memory));
+        assert!(content.get(0..10).is_none() && !content.visit(0..10, 0, |_, _| {}), "all reads fail now");
+    }
+
+    #[test]
+    fn reading_ends_when_another_thread_says_so() {
+        let file = file(&many());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let stop = StopReading::default();
+                stop.apply_to_thread();
+                let lazy = LazyFile::new(&file).unwrap();
+                let content = Content::from(&lazy);
+                assert!(content.get(0..1).is_some());
+                stop.stop();
+                assert_eq!(content.get(BLOCK_BYTES..BLOCK_BYTES + 1), None);
+                assert_eq!(content.check(), Err(TooCostly::Stopped));
+            });
+        });
+        assert!(LazyFile::new(&file).is_ok_and(|lazy| Content::from(&lazy).get(0..1).is_some()));
+    }
+
+    #[test]
+    fn a_window_shows_what_the_file_has_and_keeps_little() {
+        let bytes = many();
+        let kept = file(&bytes);
+        let lazy = LazyFile::new(&kept).unwrap();
+        for content in [Content::from(&lazy), Content::from(&bytes)] {
+            let mut window = Window::new(content);
+            let length = bytes.len() as u64;
+            for range in [0..9, BLOCK_BYTES - 3..BLOCK_BYTES + 4, 5..length, length - 2..length + 7] {
+                let expected = content.get(range.start..range.end.min(length)).map(<[u8]>::to_vec);
+                assert_eq!(window.bytes(range).map(<[u8]>::to_vec), expected);
+            }
+            // A NUL is at each multiple of 251.
+            assert_eq!(window.string(240..length, 12).map(<[u8]>::len), Some(11));
+            assert_eq!(window.string(240..length, 11), None);
+            assert_eq!(window.string(length..length + 1, 11), None);
+        }
+    }
+
+    #[test]
+    fn a_window_does_not_hold_a_large_file() {
+        let sparse = tempfile::tempfile().unwrap();
+        sparse.set_len(1 << 30).unwrap();
+        sparse.write_all_at(b"name", 900 << 20).unwrap();
+        let lazy = LazyFile::new(&sparse).unwrap();
+        let mut window = Window::new(Content::from(&lazy));
+        for at in (0..1 << 30).step_by(1 << 20) {
+            assert_eq!(
+                window.string(at..1 << 30, 9).unwrap(),
+                if at == 900 << 20 { &b"name"[..] } else { b"" }
+            );
+        }
+        assert!(lazy.held().iter().all(|held| !held));
     }
 }

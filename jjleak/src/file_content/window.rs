@@ -1,0 +1,75 @@
+//! Short reads in any order, with a small cache of blocks instead of all that was read.
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+use super::Content;
+use super::lazy::{BLOCK_BYTES, LazyFile};
+
+/// Number of cached blocks: 4 MiB. Linkers write the names of a symbol table roughly in the order of its symbols.
+const BLOCKS: usize = 64;
+
+/// Reads short ranges of a file.
+#[derive(Debug)]
+pub struct Window<'data> {
+    content: Content<'data>,
+    /// Number and bytes of a block, at its number modulo [`BLOCKS`].
+    blocks: Vec<Option<(u64, Vec<u8>)>>,
+    /// A range that spans blocks.
+    joined: Vec<u8>,
+}
+
+impl<'data> Window<'data> {
+    /// A window on a file.
+    #[must_use]
+    pub fn new(content: Content<'data>) -> Self {
+        Self { content, blocks: vec![None; BLOCKS], joined: Vec::new() }
+    }
+
+    /// The bytes of a range, as far as the file has them; `None` if it cannot be read.
+    pub fn bytes(&mut self, range: Range<u64>) -> Option<&[u8]> {
+        let range = range.start..range.end.min(self.content.length());
+        let file = match self.content {
+            Content::Memory(_) => return self.content.get(range),
+            Content::File(file) => file,
+        };
+        if range.is_empty() {
+            return (range.start == range.end).then_some(&[]);
+        }
+        let (first, last) = (range.start / BLOCK_BYTES, (range.end - 1) / BLOCK_BYTES);
+        let begin = usize::try_from(range.start % BLOCK_BYTES).ok()?;
+        let length = usize::try_from(range.end - range.start).ok()?;
+        if first == last {
+            return self.block(file, first)?.get(begin..begin + length);
+        }
+        let mut joined = std::mem::take(&mut self.joined);
+        joined.clear();
+        for number in first..=last {
+            let skipped = if number == first { begin } else { 0 };
+            let rest = self.block(file, number)?.get(skipped..)?;
+            joined.extend_from_slice(&rest[..rest.len().min(length - joined.len())]);
+        }
+        self.joined = joined;
+        Some(&self.joined)
+    }
+
+    /// The string that begins at the start of a range and ends before the first NUL in it; `None` without a NUL among the first
+    /// `most` bytes.
+    pub fn string(&mut self, range: Range<u64>, most: usize) -> Option<&[u8]> {
+        let end = range.end.min(range.start.checked_add(most as u64)?);
+        let bytes = self.bytes(range.start..end)?;
+        bytes.get(..memchr(0, bytes)?)
+    }
+
+    fn block(&mut self, file: &LazyFile<'_>, number: u64) -> Option<&[u8]> {
+        let slot = &mut self.blocks[usize::try_from(number).ok()? % BLOCKS];
+        if slot.as_ref().is_none_or(|(known, _)| *known != number) {
+            let start = number * BLOCK_BYTES;
+            let mut bytes = vec![0; usize::try_from(BLOCK_BYTES.min(file.length() - start)).ok()?];
+            file.fill(start, &mut bytes)?;
+            *slot = Some((number, bytes));
+        }
+        slot.as_ref().map(|(_, bytes)| &bytes[..])
+    }
+}

@@ -1,0 +1,164 @@
+//! Symbols and functions of files, by blazesym and gimli.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+
+use super::debug_info::DebugInfo;
+use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
+use crate::symbolize::demangle::demangled;
+use crate::symbolize::tail_calls::Function;
+
+/// Function in which fibres of glibc (makecontext(3)) begin.
+const FIBRE_ROOT: &str = "__start_context";
+/// Maximum length of a name before it is demangled, and of a file's. Names of C++ templates have some thousands of bytes.
+const MAX_NAME_BYTES: usize = 32 << 10;
+/// Maximum number of functions inlined into each other at one place; beyond, the outermost are left out.
+const MAX_INLINED: usize = 64;
+/// Number of bytes of text from which a reply has no more symbols.
+const ENOUGH_BYTES: usize = 256 << 10;
+
+/// Open files.
+pub(super) struct Files {
+    /// Folder in which each descriptor has a path.
+    folder: &'static str,
+    open: HashMap<FileNumber, OpenFile>,
+}
+
+/// A file with its separate files.
+pub(super) struct Parts {
+    pub(super) file: OwnedFd,
+    pub(super) debug_file: Option<OwnedFd>,
+    /// The file that `.gnu_debugaltlink` names, with what several debug files have in common.
+    pub(super) supplement: Option<OwnedFd>,
+}
+
+struct OpenFile {
+    parts: Parts,
+    symbolizer: Symbolizer,
+    debug_info: OnceCell<Option<DebugInfo>>,
+}
+
+impl Files {
+    /// `folder` has a path for each descriptor.
+    pub(super) fn new(folder: &'static str) -> Self {
+        Self { folder, open: HashMap::new() }
+    }
+
+    pub(super) fn open(&mut self, number: FileNumber, parts: Parts) {
+        // blazesym searches here for the file that several debug files share, and nowhere else.
+        let folders = parts.supplement.iter().map(|file| self.path(file));
+        let symbolizer = Symbolizer::builder()
+            // Its demanglers take C names for fragments of mangled names.
+            .enable_demangling(false)
+            .enable_auto_reload(false)
+            .set_debug_dirs(Some(folders.collect::<Vec<_>>()))
+            .build();
+        self.open.insert(number, OpenFile { parts, symbolizer, debug_info: OnceCell::new() });
+    }
+
+    pub(super) fn has(&self, number: FileNumber) -> bool {
+        self.open.contains_key(&number)
+    }
+
+    /// The reply to a request; `None` if it has none.
+    pub(super) fn reply(&mut self, request: &Request) -> Option<Reply> {
+        match request {
+            Request::Open { .. } => None,
+            Request::Symbols(file, places) => Some(Reply::Symbols(self.symbols(*file, places))),
+            Request::Function(file, address) => Some(Reply::Function(self.function(*file, *address))),
+        }
+    }
+
+    /// Symbols of the first places, at least one; fewer than all if they are long.
+    fn symbols(&self, number: FileNumber, places: &[Place]) -> Vec<Option<Symbol>> {
+        let mut symbols = Vec::with_capacity(places.len());
+        let mut bytes = 0;
+        for place in places {
+            let symbol = self.open.get(&number).and_then(|file| self.symbol(file, *place));
+            bytes += symbol.as_ref().map_or(0, Symbol::text_bytes);
+            symbols.push(symbol);
+            if bytes >= ENOUGH_BYTES {
+                break;
+            }
+        }
+        symbols
+    }
+
+    /// The function with this entry address.
+    fn function(&mut self, number: FileNumber, address: u64) -> Option<Function> {
+        let OpenFile { parts, debug_info, .. } = self.open.get_mut(&number)?;
+        let of = |file: &OwnedFd| DebugInfo::open(&File::from(file.try_clone().ok()?));
+        debug_info.get_or_init(|| of(&parts.file).or_else(|| of(parts.debug_file.as_ref()?)));
+        debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function))
+    }
+
+    fn path(&self, file: &OwnedFd) -> PathBuf {
+        PathBuf::from(format!("{}/{}", self.folder, file.as_raw_fd()))
+    }
+
+    fn symbol(&self, file: &OpenFile, Place { address, is_call }: Place) -> Option<Symbol> {
+        // A fibre's function returns to the first byte of one that has not called it.
+        let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
+        let fibre_root = || self.find(file, address.checked_add(1)?).filter(begins_fibre);
+        let found = self.find(file, address);
+        let found = if is_call { found.or_else(fibre_root) } else { found };
+        found.map(|symbol| functions(&symbol))
+    }
+
+    /// The symbol at an address, from the debug file or from the file itself. Addresses are used because blazesym resolves offsets
+    /// by the program headers, and those of debug files have other offsets.
+    fn find<'file>(
+        &self,
+        OpenFile { parts, symbolizer, .. }: &'file OpenFile,
+        address: u64,
+    ) -> Option<Sym<'file>> {
+        let files = parts.debug_file.iter().chain([&parts.file]);
+        files.into_iter().find_map(|file| {
+            let source = Source::Elf(Elf::new(self.path(file)));
+            match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
+                Ok(Symbolized::Sym(symbol)) => Some(symbol),
+                Ok(Symbolized::Unknown(_)) | Err(_) => None,
+            }
+        })
+    }
+}
+
+fn functions(symbol: &Sym<'_>) -> Symbol {
+    let named = |name: &str, code: Option<&CodeInfo<'_>>| Named {
+        name: demangled(bounded(name)).into_owned(),
+        file: code.map(|code| bounded(&code.to_path().to_string_lossy()).to_owned()).unwrap_or_default(),
+        line: code.and_then(|code| code.line).unwrap_or_default(),
+    };
+    // blazesym lists inlined functions from the outermost to the innermost.
+    let inlined = symbol.inlined.iter().rev().take(MAX_INLINED);
+    let inlined = inlined.map(|function| named(&function.name, function.code_info.as_ref()));
+    let function = named(&symbol.name, symbol.code_info.as_deref());
+    Symbol { start: symbol.addr, functions: inlined.chain([function]).collect() }
+}
+
+/// The beginning of a name that is longer than any honest one.
+fn bounded(name: &str) -> &str {
+    let mut end = name.len().min(MAX_NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let long = format!("x{}", "é".repeat(MAX_NAME_BYTES));
+        assert_eq!(bounded(&long).len(), MAX_NAME_BYTES - 1);
+        assert_eq!(bounded("short"), "short");
+    }
+}
