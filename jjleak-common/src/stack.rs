@@ -15,8 +15,9 @@ use crate::named::named_variants;
 use crate::process::{COMM_BYTES, MAX_PROCESSES, ProcessSlot};
 use crate::unwind::MAX_FOUND;
 
-/// Maximum number of frames kept of a stack.
-pub const MAX_FRAMES: usize = 256;
+/// Maximum number of frames kept of a stack. Stacks of pandas' imports have more than 256. Twice as many do not fit: the kernel
+/// limits a per-CPU value, which has the buffers of a walk, to 32 KiB.
+pub const MAX_FRAMES: usize = 512;
 
 /// Default capacity in stacks with live blocks, in 2^17 rows of 32 bytes.
 pub const DEFAULT_STACKS: u32 = 40_000;
