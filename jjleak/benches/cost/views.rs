@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn measure(options: &Options) -> Result<Section> {
     let mut program = Sites::start()?;
     let terminal = Terminal::run(&format!("{} top -p {} 1", env!("CARGO_BIN_EXE_jjleak"), program.pid()))?;
-    terminal.until("Nothing allocated yet.")?;
+    terminal.until("No allocations yet.")?;
     program.keep()?;
     terminal.until(&format!("{} ", Sites::NUMBER))?;
     std::thread::sleep(if options.quick { Duration::from_secs(5) } else { SETTLE });

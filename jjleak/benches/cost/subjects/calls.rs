@@ -27,10 +27,10 @@ const PAIR: Micro = Micro { name: "", kind: "pairs", frames: 8, size: 64, thread
 
 /// Variations of frames, paths, sizes, threads and functions.
 pub(crate) const MICRO: [Micro; 10] = [
-    Micro { name: "8 frames", budget: Some(1.15), ..PAIR },
-    Micro { name: "27 frames", frames: 27, budget: Some(1.35), ..PAIR },
+    Micro { name: "8 frames", budget: Some(1.2), ..PAIR },
+    Micro { name: "27 frames", frames: 27, budget: Some(1.25), ..PAIR },
     Micro { name: "67 frames", frames: 67, ..PAIR },
-    Micro { name: "27 frames, 64 paths", kind: "paths", ..PAIR },
+    Micro { name: "27 frames, 64 paths", kind: "paths", budget: Some(1.35), ..PAIR },
     Micro { name: "16 bytes", size: 16, ..PAIR },
     Micro { name: "4,000 bytes", size: 4_000, ..PAIR },
     Micro { name: "100,000 bytes", size: 100_000, ..PAIR },
