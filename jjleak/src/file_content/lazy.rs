@@ -23,6 +23,9 @@ pub struct LazyFile<'file> {
     /// True for each block that has been read.
     read: RefCell<Vec<bool>>,
     meter: Meter,
+    /// Number of bytes read by [`Self::fill`].
+    #[cfg(test)]
+    pub(super) filled: std::cell::Cell<u64>,
 }
 
 impl<'file> LazyFile<'file> {
@@ -32,7 +35,15 @@ impl<'file> LazyFile<'file> {
         let size = usize::try_from(length).map_err(io::Error::other)?.max(1);
         let memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?.into();
         let blocks = usize::try_from(length.div_ceil(BLOCK_BYTES)).map_err(io::Error::other)?;
-        Ok(Self { file, length, memory, read: RefCell::new(vec![false; blocks]), meter: Meter::start() })
+        Ok(Self {
+            file,
+            length,
+            memory,
+            read: RefCell::new(vec![false; blocks]),
+            meter: Meter::start(),
+            #[cfg(test)]
+            filled: std::cell::Cell::default(),
+        })
     }
 
     pub(super) const fn length(&self) -> u64 {
@@ -78,6 +89,8 @@ impl<'file> LazyFile<'file> {
     /// Fills a buffer without keeping the bytes; `None` if the file does not have them, cannot be read, or costs too much.
     pub(super) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         self.meter.check()?;
+        #[cfg(test)]
+        self.filled.set(self.filled.get() + buffer.len() as u64);
         self.file.read_exact_at(buffer, offset).ok()
     }
 

@@ -296,4 +296,19 @@ mod tests {
         }
         assert!(lazy.held().iter().all(|held| !held));
     }
+
+    #[test]
+    fn names_in_any_order_are_read_without_the_bytes_between_them() {
+        const NAMES: u64 = 10_000;
+        const NAMES_BYTES: u64 = 100 << 20;
+        let sparse = tempfile::tempfile().unwrap();
+        sparse.set_len(NAMES_BYTES).unwrap();
+        let lazy = LazyFile::new(&sparse).unwrap();
+        let mut window = Window::new(Content::from(&lazy));
+        for number in 0..NAMES {
+            let at = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % NAMES_BYTES;
+            assert!(window.string(at..NAMES_BYTES, 64).is_some());
+        }
+        assert!(lazy.filled.get() <= NAMES * 8192, "{}", lazy.filled.get());
+    }
 }

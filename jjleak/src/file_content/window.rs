@@ -5,10 +5,13 @@ use std::ops::Range;
 use memchr::memchr;
 
 use super::Content;
-use super::lazy::{BLOCK_BYTES, LazyFile};
+use super::lazy::LazyFile;
 
-/// Number of cached blocks: 4 MiB. Linkers write the names of a symbol table roughly in the order of its symbols.
-const BLOCKS: usize = 64;
+/// Size of a block. Linkers that sort dynamic symbols by their hashes leave the names in another order: with larger blocks, 400,000
+/// symbols take minutes.
+const BLOCK_BYTES: u64 = 4 << 10;
+/// Number of cached blocks: 16 MiB.
+const BLOCKS: usize = 4096;
 
 /// Reads short ranges of a file.
 #[derive(Debug)]
