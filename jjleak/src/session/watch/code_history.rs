@@ -63,13 +63,21 @@ impl CodeHistory {
 
     /// Returns true if other code than that at `offset` of `file` was ever executable at an address.
     pub(super) fn has_other(&self, address: u64, file: FileId, offset: u64) -> bool {
-        let next = self.ranges.partition_point(|(begin, _)| *begin <= address);
-        let code = next.checked_sub(1).map_or(Code::Nothing, |at| self.ranges[at].1);
-        match code {
+        match self.at(address) {
             Code::Nothing => false,
             Code::Only(origin) => origin != Origin::File(file, address.wrapping_sub(offset)),
             Code::Several => true,
         }
+    }
+
+    /// Returns true if only memory without a file was ever executable at an address.
+    pub(super) fn is_generated(&self, address: u64) -> bool {
+        self.at(address) == Code::Only(Origin::Memory)
+    }
+
+    fn at(&self, address: u64) -> Code {
+        let next = self.ranges.partition_point(|(begin, _)| *begin <= address);
+        next.checked_sub(1).map_or(Code::Nothing, |at| self.ranges[at].1)
     }
 }
 
@@ -102,8 +110,15 @@ mod tests {
     #[test]
     fn generated_code_is_other_code_than_that_of_any_file() {
         let history = CodeHistory::new([Recorded::Memory(0x7000..0x9000), Recorded::Program].iter());
-        assert!(history.has_other(0x8010, FILE, 0x1010));
-        assert!(!history.has_other(0x9000, FILE, 0x1010));
+        assert!(history.has_other(0x8010, FILE, 0x1010) && history.is_generated(0x8010));
+        assert!(!history.has_other(0x9000, FILE, 0x1010) && !history.is_generated(0x9000));
+    }
+
+    #[test]
+    fn code_at_an_address_that_a_file_once_had_is_not_generated_for_certain() {
+        let recorded = [Recorded::Memory(0x7000..0x9000), mapped(0x8000..0x9000, FILE, 0)];
+        let history = CodeHistory::new(recorded.iter());
+        assert!(history.is_generated(0x7800) && !history.is_generated(0x8800));
     }
 
     #[test]

@@ -175,6 +175,8 @@ impl<'watch> Lookup<'watch> {
 
     fn is_generated(&self, address: u64) -> bool {
         let holds = |mapping: &Mapping| mapping.addresses.contains(&address) && mapping.is_generated();
+        // A process may have ended before a scan found its code.
         self.watched.code.iter().any(holds)
+            || self.history.as_ref().is_some_and(|history| history.is_generated(address))
     }
 }
