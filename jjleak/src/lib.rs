@@ -20,6 +20,7 @@
 //! | [`profile`] | snapshot and frames | a profile: pure data |
 //! | [`cost`] | the cost of breakpoints, and a profile | the overhead of profiling |
 //! | [`pprof`] | a profile, a file | a file, a profile |
+//! | [`heap_files`] | a heap profile of an allocator | stacks of addresses |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
 //! | [`top`] | successive profiles, and key presses | the cells of a terminal |
@@ -47,6 +48,7 @@ pub mod doctor;
 mod error_chain;
 mod fast_map;
 pub mod file_content;
+pub mod heap_files;
 pub mod jcmd;
 pub mod jvm;
 pub mod live;

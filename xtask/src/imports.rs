@@ -23,6 +23,7 @@ use crate::workspace;
 const PURE: &[&str] = &[
     "allocators",
     "analyze",
+    "heap_files",
     "mappings",
     "pprof",
     "profile",

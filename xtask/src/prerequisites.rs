@@ -71,6 +71,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("node", "nodejs"),
     library("libjemalloc.so.2", "libjemalloc2"),
     archive("libjemalloc_pic.a", "libjemalloc-dev"),
+    // Reads the profiles that jemalloc writes.
+    program("jeprof", "libjemalloc-dev"),
     library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
     archive("libtcmalloc_minimal.a", "libgoogle-perftools-dev"),
     library("libmimalloc.so.2", "libmimalloc2.0"),

@@ -199,6 +199,7 @@ impl From<SavedFileError> for Failure {
             SavedFileError::Parse(..) => {
                 (USAGE, "name a file written with --format pprof, or a pprof heap profile of another tool")
             }
+            SavedFileError::Heap(..) => (USAGE, "name a heap profile of jemalloc, gperftools or tcmalloc"),
             SavedFileError::WithoutThreads(_) => {
                 (USAGE, "record the profile with --threads, or omit --threads here")
             }

@@ -201,6 +201,17 @@ impl ModuleTable {
         self.regions.extent(id)
     }
 
+    /// Adds a module unless the table has it.
+    pub(super) fn add_once(&mut self, module: &Rc<Module>) -> ModuleId {
+        let known = self.by_file.get(&module.version.file).copied();
+        known.unwrap_or_else(|| self.add(Rc::clone(module)))
+    }
+
+    /// Adds a mapping of a module.
+    pub(super) fn map(&mut self, mapping: &Mapping, place: FilePlace) {
+        self.regions.map(&mapping.addresses, mapping.identity(), place);
+    }
+
     fn add(&mut self, module: Rc<Module>) -> ModuleId {
         let id = ModuleId(self.modules.len());
         self.by_file.insert(module.version.file, id);

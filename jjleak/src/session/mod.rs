@@ -6,6 +6,7 @@ mod allocator_choice;
 mod begin;
 mod error;
 pub mod estimate;
+mod heap_profile;
 mod observer;
 mod plan;
 mod saved_files;

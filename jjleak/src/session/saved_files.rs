@@ -2,17 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use super::{Error, Source};
+use flate2::bufread::MultiGzDecoder;
+use jiff::Timestamp;
+
+use super::{Error, Source, heap_profile};
 use crate::analyze::Pace;
+use crate::heap_files;
 use crate::notices::{Progress, print};
 use crate::pprof::{self, Reading};
 use crate::profile::{Moment, Profile};
 
 /// Maximum size of a file; a compressed profile is much smaller than its content.
 const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Maximum size of a profile in text, decompressed.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+
+/// First bytes of compressed files (RFC 1952, 2.3.1; RFC 8878, 3.1.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// File name that means stdin.
 const STDIN: &str = "-";
@@ -26,6 +37,9 @@ pub enum SavedFileError {
     /// The file is no profile.
     #[error("{}", .0.display())]
     Parse(PathBuf, #[source] pprof::Error),
+    /// The file is a damaged heap profile of an allocator.
+    #[error("{}", .0.display())]
+    Heap(PathBuf, #[source] heap_files::Error),
     /// The profile does not say which thread allocated.
     #[error("{} does not record which thread allocated", .0.display())]
     WithoutThreads(PathBuf),
@@ -46,9 +60,25 @@ impl SavedFiles {
     pub fn read(path: &Path) -> Result<Profile, SavedFileError> {
         let shown = path.display();
         let progress = Progress::start(&format!("reading {shown}"));
-        let bytes = content(path).map_err(|error| SavedFileError::Read(path.to_owned(), error))?;
-        let Reading { mut profile, remarks } =
-            pprof::read(&bytes).map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
+        let failed = |error| SavedFileError::Read(path.to_owned(), error);
+        let (mut file, taken_at) = open(path).map_err(failed)?;
+        let begin = file.fill_buf().map_err(failed)?;
+        let (mut profile, remarks) = if begin.starts_with(&ZSTD) {
+            return Err(failed(io::Error::other("it is compressed with zstd, which jjleak does not read")));
+        } else if heap_files::is_heap_file(begin) {
+            heap(file, path, taken_at)?
+        } else if begin.starts_with(&GZIP) {
+            let bytes = content(file).map_err(failed)?;
+            let mut text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
+            // A damaged file is reported by the reader of the other format.
+            if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
+                heap(text, path, taken_at)?
+            } else {
+                pprof(&bytes, path)?
+            }
+        } else {
+            pprof(&content(file).map_err(failed)?, path)?
+        };
         drop(progress);
         for remark in remarks {
             print(&format!("{shown}: {remark}"));
@@ -75,10 +105,33 @@ impl Source for SavedFiles {
     }
 }
 
-fn content(path: &Path) -> io::Result<Vec<u8>> {
+/// Opens a file; also returns the time of its last change.
+fn open(path: &Path) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
+    if path == Path::new(STDIN) {
+        return Ok((Box::new(BufReader::new(io::stdin())), Timestamp::now()));
+    }
+    let file = File::open(path)?;
+    let changed = file.metadata()?.modified().unwrap_or_else(|_| SystemTime::now());
+    Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
+}
+
+fn heap(
+    file: impl BufRead,
+    path: &Path,
+    taken_at: Timestamp,
+) -> Result<(Profile, Vec<String>), SavedFileError> {
+    let within = BufReader::new(file.take(MAX_TEXT_BYTES));
+    heap_profile::read(within, path, taken_at).map_err(|error| SavedFileError::Heap(path.to_owned(), error))
+}
+
+fn pprof(bytes: &[u8], path: &Path) -> Result<(Profile, Vec<String>), SavedFileError> {
+    let Reading { profile, remarks } =
+        pprof::read(bytes).map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
+    Ok((profile, remarks))
+}
+
+fn content(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let source: Box<dyn Read> =
-        if path == Path::new(STDIN) { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));

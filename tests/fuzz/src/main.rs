@@ -20,13 +20,14 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 
 /// The targets. `cargo xtask fuzz` reads their names from this table.
-const TARGETS: [(&str, fn(&[u8])); 9] = [
+const TARGETS: [(&str, fn(&[u8])); 10] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
     ("row_cache", rows::cache),
     ("maps", maps),
     ("perf_map", perf_map),
     ("pprof", pprof),
+    ("heap_file", heap_file),
     ("jvm", jvm::structures),
     ("symbol_protocol", symbols::protocol),
     ("symbols", symbols::symbols),
@@ -71,4 +72,12 @@ fn pprof(data: &[u8]) {
     jjleak::pprof::write(&reading.profile, &mut file).expect("what was read can be written");
     let again = jjleak::pprof::read(&file).expect("what was written can be read");
     assert_eq!(again.profile.live(), reading.profile.live());
+}
+
+/// Reads a heap profile of an allocator, which can come from anywhere.
+fn heap_file(data: &[u8]) {
+    let Ok(heap) = jjleak::heap_files::read(data) else { return };
+    for stack in &heap.stacks {
+        assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
+    }
 }

@@ -200,3 +200,9 @@ pub(crate) fn filtered() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
 }
+
+/// The program whose allocator writes a profile.
+pub(crate) fn sampled() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("sampled", &["sampled.c".to_owned()], BOOKKEEPING))
+}

@@ -1,0 +1,169 @@
+//! Heap profiles that allocators write as text: jemalloc's, gperftools' and tcmalloc's.
+//!
+//! In: the lines of a file. Out: a [`HeapFile`]: stacks of addresses with estimates of their memory, and the mapped files that
+//! these addresses belong to. The formats have no documents but the code that writes and reads them: jemalloc's `prof_data.c`,
+//! gperftools' `heap-profile-table.cc`, and `jeprof`, which scales the figures of both.
+
+mod counts;
+mod legacy;
+mod lines;
+mod threaded;
+
+use std::io::{self, BufRead};
+
+pub use counts::{Estimate, Scaling};
+use lines::Lines;
+
+/// Maximum number of addresses in all stacks: 1 GiB.
+const MAX_ADDRESSES: usize = 128 << 20;
+/// First line of the list of mapped files, in the format of `/proc/PID/maps`.
+const MAPPED_FILES: [&str; 2] = ["MAPPED_LIBRARIES:", "--- Memory map:"];
+/// Maximum length of the list of mapped files: as for `/proc/PID/maps`.
+const MAX_MAPPED_BYTES: usize = 32 << 20;
+
+/// A heap profile.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HeapFile {
+    /// Relation of the file's figures to those of the program.
+    pub scaling: Scaling,
+    /// All stacks, in the order of the file.
+    pub stacks: Vec<HeapStack>,
+    /// Mapped files, in the format of `/proc/PID/maps`.
+    pub mapped: String,
+    /// Lines that could not be read and are left out.
+    pub damage: Option<Damage>,
+}
+
+/// A stack and its memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeapStack {
+    /// Addresses, leaf first: one in the innermost function, then return addresses.
+    pub addresses: Vec<u64>,
+    /// Memory in use.
+    pub live: Estimate,
+    /// Memory allocated since the program's start; `None` if the program did not record it.
+    pub allocated: Option<Estimate>,
+}
+
+/// Lines that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Number of these lines.
+    pub lines: u64,
+    /// Number of the first one, from 1.
+    pub first: u64,
+    /// Reason for the first one.
+    pub reason: &'static str,
+}
+
+/// Reason why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Reading has failed.
+    #[error("reading failed")]
+    Read(#[from] io::Error),
+    /// The first line is none of a known format.
+    #[error("line 1 is not the beginning of a heap profile: {0:?}")]
+    Header(String),
+    /// The stacks take too much memory.
+    #[error("its stacks have more than {MAX_ADDRESSES} addresses")]
+    TooLarge,
+}
+
+/// Returns true if a file that begins with these bytes is a heap profile in text.
+#[must_use]
+pub fn is_heap_file(begin: &[u8]) -> bool {
+    begin.starts_with(threaded::HEADER.as_bytes()) || begin.starts_with(legacy::HEADER.as_bytes())
+}
+
+/// Reads a heap profile. Damaged lines are left out and counted.
+pub fn read(file: impl BufRead) -> Result<HeapFile, Error> {
+    let mut lines = Lines::new(file);
+    let header = lines.next()?.and_then(Result::ok).unwrap_or_default().to_owned();
+    let mut heap = HeapFile::default();
+    let format = if let Some(scaling) = threaded::scaling(&header) {
+        heap.scaling = scaling;
+        Format::Threaded(threaded::Reader::default())
+    } else if let Some(scaling) = legacy::scaling(&header) {
+        heap.scaling = scaling;
+        Format::Legacy
+    } else {
+        return Err(Error::Header(header.chars().take(80).collect()));
+    };
+    read_stacks(&mut lines, format, &mut heap)?;
+    Ok(heap)
+}
+
+enum Format {
+    Threaded(threaded::Reader),
+    Legacy,
+}
+
+fn read_stacks(
+    lines: &mut Lines<impl BufRead>,
+    mut format: Format,
+    heap: &mut HeapFile,
+) -> Result<(), Error> {
+    let mut left = MAX_ADDRESSES;
+    while let Some(line) = lines.next()? {
+        if line.is_ok_and(|line| MAPPED_FILES.contains(&line)) {
+            return read_mapped(lines, heap);
+        }
+        let read = match &mut format {
+            Format::Threaded(reader) => reader.line(line, heap.scaling),
+            Format::Legacy => legacy::stack(line, heap.scaling),
+        };
+        match read {
+            Ok(None) => {}
+            Ok(Some(stack)) => {
+                left = left.checked_sub(stack.addresses.len()).ok_or(Error::TooLarge)?;
+                heap.stacks.push(stack);
+            }
+            Err(reason) => heap.damaged(lines.number(), reason),
+        }
+    }
+    if let Format::Threaded(reader) = format
+        && reader.is_within_stack()
+    {
+        heap.damaged(lines.number(), "the file ends within a stack");
+    }
+    heap.damaged(lines.number(), "the file ends without the list of mapped files");
+    Ok(())
+}
+
+fn read_mapped(lines: &mut Lines<impl BufRead>, heap: &mut HeapFile) -> Result<(), Error> {
+    while let Some(line) = lines.next()? {
+        let line = line.and_then(|line| {
+            let has_room = heap.mapped.len() + line.len() < MAX_MAPPED_BYTES;
+            if has_room { Ok(line) } else { Err("the list of mapped files is too long") }
+        });
+        match line {
+            Ok("") => {}
+            Ok(line) => {
+                heap.mapped.push_str(line);
+                heap.mapped.push('\n');
+            }
+            Err(reason) => heap.damaged(lines.number(), reason),
+        }
+    }
+    Ok(())
+}
+
+impl HeapFile {
+    fn damaged(&mut self, line: u64, reason: &'static str) {
+        self.damage.get_or_insert(Damage { lines: 0, first: line, reason }).lines += 1;
+    }
+}
+
+/// The addresses in a text like `0x55d0 0x7f00`.
+fn addresses(text: &str) -> Result<Vec<u64>, &'static str> {
+    const REASON: &str = "an address is not a hexadecimal number";
+    let address = |word: &str| {
+        let digits = word.strip_prefix("0x").ok_or(REASON)?;
+        u64::from_str_radix(digits, 16).map_err(|_| REASON)
+    };
+    text.split_ascii_whitespace().map(address).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const THREADED: &str = "heap_v2/524288
+  t*: 3: 1049088 [0: 0]
+  t0: 3: 1049088 [0: 0]
+@ 0x1000 0x2000
+  t*: 1: 512 [0: 0]
+  t0: 1: 512 [0: 0]
+@ 0x1000 0x3000 0x4000
+  t*: 2: 1048576 [4: 2097152]
+  t0: 2: 1048576 [4: 2097152]
+
+MAPPED_LIBRARIES:
+1000-5000 r-xp 00000000 fd:01 7 /opt/program
+";
+
+fn read(text: &str) -> HeapFile {
+    super::read(text.as_bytes()).unwrap()
+}
+
+fn assert_near(value: f64, expected: f64) {
+    assert!((value - expected).abs() <= expected * 1e-9, "{value}, expected {expected}");
+}
+
+#[test]
+fn jemallocs_figures_are_scaled_by_the_probability_of_a_sample() {
+    let heap = read(THREADED);
+
+    assert_eq!((heap.stacks.len(), heap.damage), (2, None));
+    assert_eq!(heap.stacks[0].addresses, [0x1000, 0x2000]);
+    // 1 / (1 - exp(-512 / 524288)) objects.
+    assert_near(heap.stacks[0].live.objects, 1_024.500_081_38);
+    assert_near(heap.stacks[0].live.bytes, 1_024.500_081_38 * 512.);
+    assert_eq!(heap.stacks[0].allocated, None, "not recorded");
+    assert_near(heap.stacks[1].live.objects, 2. / (1. - (-1_f64).exp()));
+    assert_near(heap.stacks[1].allocated.unwrap().objects, 4. / (1. - (-1_f64).exp()));
+    assert_eq!(heap.mapped, "1000-5000 r-xp 00000000 fd:01 7 /opt/program\n");
+}
+
+#[test]
+fn a_sample_of_every_allocation_is_exact() {
+    let heap = read(&THREADED.replace("heap_v2/524288", "heap_v2/1"));
+    assert_eq!(heap.scaling, Scaling::Exact);
+    assert_eq!(heap.stacks[0].live, Estimate { objects: 1., bytes: 512., ..Estimate::default() });
+}
+
+#[test]
+fn the_first_line_of_older_formats_says_how_figures_are_scaled() {
+    let scaling = |kind: &str| read(&format!("heap profile: 1: 100 [2: 300]{kind}\n")).scaling;
+    assert_eq!(scaling(" @ heapprofile"), Scaling::Exact);
+    assert_eq!(scaling(" @ growthz"), Scaling::Exact);
+    assert_eq!(scaling(""), Scaling::Exact);
+    assert_eq!(scaling(" @ heap/1048576"), Scaling::Linear { bytes: 524_288. });
+    assert_eq!(scaling(" @ heap_v2/524288"), Scaling::Exponential { bytes: 524_288. });
+    assert_eq!(read("heap profile: 1: 100 [1: 100]\n").scaling, Scaling::Linear { bytes: 131_072. });
+}
+
+#[test]
+fn a_line_of_an_older_format_is_a_stack() {
+    let heap = read(
+        "heap profile:  3:  300 [ 5:  700] @ heapprofile\n     2:  200 [ 3: 500] @ 0x10 0x20\n\nMAPPED_LIBRARIES:\n",
+    );
+    assert_eq!(heap.damage, None);
+    let stack = &heap.stacks[0];
+    assert_eq!((&stack.addresses[..], stack.live.bytes), (&[0x10, 0x20][..], 200.));
+    assert_eq!(stack.allocated.map(|allocated| allocated.objects), Some(3.));
+}
+
+#[test]
+fn damaged_lines_are_counted_and_the_rest_is_read() {
+    let damaged = THREADED.replace("@ 0x1000 0x2000", "@ 0x1000 0xxyz");
+    let heap = read(&damaged);
+    assert_eq!(heap.stacks.len(), 1);
+    let reason = "an address is not a hexadecimal number";
+    assert_eq!(heap.damage, Some(Damage { lines: 1, first: 4, reason }));
+}
+
+#[test]
+fn a_file_that_was_cut_off_says_so() {
+    let heap = read(&THREADED[..THREADED.find("  t*: 2").unwrap()]);
+    assert_eq!(heap.stacks.len(), 1);
+    let reason = "the file ends within a stack";
+    assert_eq!(heap.damage, Some(Damage { lines: 2, first: 7, reason }));
+}
+
+#[test]
+fn other_files_are_refused_by_their_first_line() {
+    assert!(!is_heap_file(b"\x1f\x8b") && is_heap_file(b"heap_v2/1\n") && is_heap_file(b"heap profile: "));
+    let error = super::read(&b"heap_v3/7\n"[..]).unwrap_err();
+    assert_eq!(error.to_string(), "line 1 is not the beginning of a heap profile: \"heap_v3/7\"");
+}
+
+#[test]
+fn a_line_without_an_end_takes_little_memory() {
+    let endless =
+        format!("heap_v2/1\n@ {}\n@ 0x1\n  t*: 1: 1 [0: 0]\nMAPPED_LIBRARIES:\n", "0x1 ".repeat(1 << 20));
+    let heap = read(&endless);
+    assert_eq!(heap.stacks.len(), 1);
+    assert_eq!(heap.stacks[0].addresses, [1]);
+    assert_eq!(heap.damage, Some(Damage { lines: 1, first: 2, reason: "it is too long" }));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read(text in "(heap_v2/[0-9]{0,7}|heap profile: [0-9: \\[\\]@]{0,30})\n([@t*: 0-9x\\[\\]\n-]{0,40}\n){0,20}") {
+        if let Ok(heap) = super::read(text.as_bytes()) {
+            for stack in heap.stacks {
+                prop_assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
+            }
+        }
+    }
+}

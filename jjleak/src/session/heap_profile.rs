@@ -1,0 +1,284 @@
+//! Profiles of the text files that allocators write: names come from the files that the program had mapped.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jjleak_common::stack::{StackFrame, StackStatus};
+use smallvec::SmallVec;
+
+use crate::heap_files::{self, Estimate, HeapFile, Scaling};
+use crate::processes::{Mapping, SavedMappings, parse_maps};
+use crate::profile::{Coverage, Frame, ProcessInfo, ProcessKind, Profile, Sampling, StackProfile, Totals};
+use crate::snapshot::{FoundMappings, RawStack, SharedFrame};
+use crate::symbolize::child::OWN_PROGRAM;
+use crate::symbolize::{StackNames, Symbolizer};
+
+/// Maximum number of files that are named in a remark.
+const MAX_NAMED: usize = 3;
+
+/// Allocation functions, without the prefix of a jemalloc. What they call is inside of the allocator.
+const ALLOCATION_FUNCTIONS: [&str; 22] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "memalign",
+    "posix_memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+    "mallocx",
+    "rallocx",
+    "xallocx",
+    "smallocx",
+    "operator new",
+    "operator new[]",
+    "tc_malloc",
+    "tc_calloc",
+    "tc_realloc",
+    "tc_memalign",
+    "tc_new",
+    "tc_newarray",
+    "tc_posix_memalign",
+    "malloc_default",
+];
+/// Prefixes of the functions of a jemalloc that a program has linked in.
+const PREFIXES: [&str; 4] = ["_rjem_", "je_", "__libc_", "__"];
+
+/// Reads a profile; also returns remarks on how it was read.
+pub(super) fn read(
+    file: impl BufRead,
+    path: &Path,
+    taken_at: Timestamp,
+) -> Result<(Profile, Vec<String>), heap_files::Error> {
+    let mut heap = heap_files::read(file)?;
+    let mut remarks = Vec::new();
+    if let Some(damage) = &heap.damage {
+        let (lines, first, reason) = (damage.lines, damage.first, damage.reason);
+        remarks.push(format!("{lines} damaged lines are left out; the first is line {first}: {reason}"));
+    }
+    let mappings = mappings(&heap.mapped, &mut remarks);
+    let saved = SavedMappings::open(&mappings);
+    remarks.extend(remarks_on(&saved));
+    let stacks = named(&mut heap, &saved, &mappings);
+    let profile = Profile {
+        started_at: taken_at,
+        taken_at,
+        process: process(path, &mappings),
+        ended: None,
+        coverage: Coverage { sampling: sampling(heap.scaling), combined: true, ..Coverage::default() },
+        lost: BTreeMap::new(),
+        notes: BTreeMap::new(),
+        unknown_frees: 0,
+        stacks,
+        history: Vec::new(),
+        instants_ns: Arc::default(),
+        memory: None,
+        verdicts: Vec::new(),
+        snapshots: 0,
+        unjudged_sites: 0,
+        cost: None,
+    };
+    Ok((profile, remarks))
+}
+
+fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {
+    let lines = text.lines();
+    let read: Vec<_> = lines.clone().filter_map(|line| parse_maps(line).ok()).flatten().collect();
+    let unread = lines.count() - read.len();
+    if unread > 0 {
+        remarks.push(format!("{unread} lines of the list of mapped files cannot be read"));
+    }
+    read
+}
+
+fn remarks_on(saved: &SavedMappings) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if let Some(first) = saved.unopened.first() {
+        let paths: Vec<_> = saved.unopened.iter().map(|unopened| &unopened.path).collect();
+        remarks.push(format!("no names for code in {}: {}", listed(&paths), first.error));
+    }
+    if !saved.others.is_empty() {
+        let paths: Vec<_> = saved.others.iter().collect();
+        remarks.push(format!(
+            "names in {} may be wrong: they are not the files that the program had mapped",
+            listed(&paths)
+        ));
+    }
+    remarks
+}
+
+fn listed(paths: &[&PathBuf]) -> String {
+    let named: Vec<_> = paths.iter().take(MAX_NAMED).map(|path| path.display().to_string()).collect();
+    let named = named.join(", ");
+    if paths.len() > MAX_NAMED {
+        format!("{named} and {} more files", paths.len() - MAX_NAMED)
+    } else {
+        named
+    }
+}
+
+/// jemalloc puts the PID into its files' names: `jeprof.4242.7.i7.heap`.
+fn process(path: &Path, mappings: &[Mapping]) -> ProcessInfo {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Those of gperftools have one number less.
+    let has_pid = name.ends_with(".heap") && name.split('.').count() > 4;
+    let pid = name.split('.').nth(1).filter(|_| has_pid).and_then(|pid| pid.parse().ok());
+    let program = mappings.iter().find(|mapping| mapping.file.is_some());
+    let exe = program.map(|program| program.path.display().to_string()).unwrap_or_default();
+    let comm = exe.rsplit('/').next().unwrap_or_default().to_owned();
+    let comm = if comm.is_empty() { name.into_owned() } else { comm };
+    let pid = pid.unwrap_or(0);
+    ProcessInfo {
+        pid,
+        start_time: 0,
+        comm,
+        exe,
+        kind: ProcessKind::Native,
+        forked_from: None,
+        container_pid: None,
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "intervals are whole numbers")]
+const fn sampling(scaling: Scaling) -> Sampling {
+    match scaling {
+        Scaling::Exact => Sampling::Off,
+        Scaling::Exponential { bytes } | Scaling::Linear { bytes } => Sampling::Bytes(bytes as u64),
+    }
+}
+
+/// Takes the stacks, with names.
+fn named(heap: &mut HeapFile, saved: &SavedMappings, mappings: &[Mapping]) -> Vec<StackProfile> {
+    let stacks = std::mem::take(&mut heap.stacks);
+    let mut names = StackNames::new(Symbolizer::in_child(Path::new(OWN_PROGRAM)));
+    let mut names = names.of_process(&saved.modules);
+    let raw: Vec<_> = stacks.iter().map(|stack| raw_stack(&stack.addresses)).collect();
+    let count = raw.len();
+    let rows = || (0..).take(count);
+    names.look_up(rows(), |row| raw.get(row as usize));
+    let is_estimate = sampling(heap.scaling).is_estimate();
+    let unmapped = Paths::new(mappings);
+    let profiled = stacks.into_iter().zip(raw).zip(rows()).map(|((stack, raw), row)| {
+        let frames = names.name(row, || Some(raw)).frames;
+        let frames = unmapped.add(within_program(&frames));
+        let (live, live_error) = totals(stack.live);
+        StackProfile {
+            id: u64::from(row) + 1,
+            live,
+            allocated: stack.allocated.map_or(live, |allocated| totals(allocated).0),
+            live_error: is_estimate.then_some(live_error),
+            growth: 0,
+            cohorts: SmallVec::new(),
+            ages: None,
+            blocks: Vec::new(),
+            status: StackStatus::Foreign,
+            frames: frames.into(),
+        }
+    });
+    profiled.collect()
+}
+
+fn raw_stack(addresses: &[u64]) -> RawStack {
+    let frames = addresses.iter().map(|address| StackFrame::new(*address, 0)).collect();
+    RawStack { status: StackStatus::Foreign, found: FoundMappings::default(), thread: 0, frames }
+}
+
+/// The stack from the allocation function on that the program has called. Without names, it is the last function of the allocator's
+/// file.
+fn within_program(frames: &[SharedFrame]) -> &[SharedFrame] {
+    let is_allocation = |frame: &SharedFrame| is_allocation_function(&frame.symbol);
+    let of_file = || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
+    &frames[frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)..]
+}
+
+/// Returns true for `libjemalloc.so.2`, `libtcmalloc.so.4` and the like.
+fn is_of_allocator(module: &str) -> bool {
+    let name = module.rsplit('/').next().unwrap_or(module);
+    name.starts_with("lib") && name.contains("malloc")
+}
+
+fn is_allocation_function(symbol: &str) -> bool {
+    let name = symbol.split('(').next().unwrap_or(symbol);
+    let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    ALLOCATION_FUNCTIONS.contains(&plain)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "estimates are finite and not negative, and profiles have whole numbers"
+)]
+fn totals(estimate: Estimate) -> (Totals, Totals) {
+    let whole = |number: f64| number.round() as u64;
+    let Estimate { objects, bytes, objects_variance, bytes_variance } = estimate;
+    (
+        Totals { bytes: whole(bytes), objects: whole(objects) },
+        Totals { bytes: whole(bytes_variance.sqrt()), objects: whole(objects_variance.sqrt()) },
+    )
+}
+
+/// Paths of mapped code by address.
+struct Paths(BTreeMap<u64, (Range<u64>, String)>);
+
+impl Paths {
+    fn new(mappings: &[Mapping]) -> Self {
+        let code = mappings.iter().filter(|mapping| mapping.executable);
+        let by_begin = |mapping: &Mapping| {
+            let path = mapping.path.display().to_string();
+            (mapping.addresses.start, (mapping.addresses.clone(), path))
+        };
+        Self(code.map(by_begin).collect())
+    }
+
+    /// Adds the paths of files that could not be opened.
+    fn add(&self, frames: &[SharedFrame]) -> Vec<SharedFrame> {
+        let with_path = |frame: &SharedFrame| match self.of(frame.address).filter(|_| frame.module.is_empty())
+        {
+            Some(path) => Arc::new(Frame { module: path.to_owned(), ..Frame::clone(frame) }),
+            None => Arc::clone(frame),
+        };
+        frames.iter().map(with_path).collect()
+    }
+
+    fn of(&self, address: u64) -> Option<&str> {
+        let (_, (range, path)) = self.0.range(..address).next_back()?;
+        // A return address can be behind the end of the code.
+        range.contains(&(address - 1)).then_some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_the_allocator_below_the_one_that_was_called_are_left_out() {
+        let frame = |symbol: &str| Arc::new(Frame { symbol: symbol.to_owned(), ..Frame::default() });
+        let frames =
+            ["prof_backtrace", "je_malloc", "operator new(unsigned long)", "insert", "main"].map(frame);
+        let shown: Vec<_> = within_program(&frames).iter().map(|frame| frame.symbol.as_str()).collect();
+        assert_eq!(shown, ["operator new(unsigned long)", "insert", "main"]);
+        assert_eq!(within_program(&frames[3..]).len(), 2, "no allocation function has a name");
+        let of_allocator =
+            Arc::new(Frame { module: "/usr/lib/libjemalloc.so.2".to_owned(), ..Frame::default() });
+        let unnamed = [of_allocator.clone(), of_allocator, frames[3].clone(), frames[4].clone()];
+        assert_eq!(within_program(&unnamed), &unnamed[1..]);
+        assert!(is_allocation_function("_rjem_calloc") && !is_allocation_function("malloc_trim"));
+    }
+
+    #[test]
+    fn the_process_is_in_the_name_of_the_file_and_in_its_list() {
+        let maps = parse_maps("1000-2000 r-xp 00000000 fd:01 7 /opt/server\n").unwrap();
+        let process = process(Path::new("/tmp/jeprof.4242.7.i7.heap"), &maps);
+        assert_eq!(
+            (process.pid, process.comm.as_str(), process.exe.as_str()),
+            (4242, "server", "/opt/server")
+        );
+        let unknown = super::process(Path::new("profile.0001.heap"), &[]);
+        assert_eq!((unknown.pid, unknown.comm.as_str()), (0, "profile.0001.heap"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Heap profiles that allocators write: jjleak reads what jeprof reads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use jjleak::render::json::{Document, StackDocument};
+use tempfile::TempDir;
+
+use crate::support::compile;
+use crate::support::jjleak::Ended;
+use crate::support::privilege::{require_library, require_program};
+
+const JEMALLOC: &str = "libjemalloc.so.2";
+
+/// Bytes by function.
+type Bytes = BTreeMap<String, f64>;
+
+/// The profile that jemalloc writes of the fixture.
+fn written_by_jemalloc(folder: &TempDir) -> PathBuf {
+    let prefix = folder.path().join("jeprof");
+    let options = format!(
+        "prof:true,prof_final:true,prof_accum:true,lg_prof_sample:15,prof_prefix:{}",
+        prefix.to_str().unwrap()
+    );
+    let mut command = Command::new(compile::sampled());
+    assert!(command.env("LD_PRELOAD", JEMALLOC).env("MALLOC_CONF", options).status().unwrap().success());
+    let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "heap")).unwrap()
+}
+
+/// What jeprof says of each function alone.
+fn by_jeprof(option: &str, profile: &Path) -> Bytes {
+    let mut command = Command::new("jeprof");
+    command.args([option, "--text", "--show_bytes"]).arg(compile::sampled()).arg(profile);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let function = (*words.get(5)?).to_owned();
+        Some((function, words[0].parse().ok()?))
+    };
+    text.lines().skip(1).filter_map(line).filter(|(_, bytes)| *bytes > 0.).collect()
+}
+
+/// The function that has called the allocator, if it is one of the fixture's.
+fn caller(stack: &StackDocument) -> Option<&str> {
+    let of_fixture = |symbol: &str| ["keep_small", "keep_large", "pass"].contains(&symbol);
+    stack.frames.iter().map(|frame| frame.symbol.as_str()).find(|symbol| of_fixture(symbol))
+}
+
+fn by_jjleak(report: &Document, bytes: impl Fn(&StackDocument) -> u64) -> Bytes {
+    let mut all = Bytes::new();
+    for stack in &report.stacks {
+        if let Some(caller) = caller(stack) {
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            let bytes = bytes(stack) as f64;
+            *all.entry(caller.to_owned()).or_default() += bytes;
+        }
+    }
+    all.retain(|_, bytes| *bytes > 0.);
+    all
+}
+
+/// jeprof truncates, jjleak rounds each stack.
+fn assert_equal(ours: &Bytes, theirs: &Bytes) {
+    let of_fixture = theirs.iter().filter(|(function, _)| ours.contains_key(*function));
+    assert_eq!(of_fixture.count(), ours.len(), "{ours:?}, jeprof {theirs:?}");
+    for (function, bytes) in ours {
+        assert!((bytes - theirs[function]).abs() <= 2., "{function}: {bytes}, jeprof {}", theirs[function]);
+    }
+}
+
+#[test]
+fn figures_of_a_jemalloc_profile_are_those_of_jeprof() {
+    require_program!("jeprof");
+    require_library!(JEMALLOC);
+    let folder = tempfile::tempdir().unwrap();
+    let profile = written_by_jemalloc(&folder);
+
+    let report = Ended::of(["report", profile.to_str().unwrap(), "--format", "json"]).assert_done().report();
+
+    let live = by_jjleak(&report, |stack| stack.live.bytes);
+    assert_eq!(live.keys().collect::<Vec<_>>(), ["keep_large", "keep_small"]);
+    assert_equal(&live, &by_jeprof("--inuse_space", &profile));
+    let allocated = by_jjleak(&report, |stack| stack.allocated.bytes);
+    assert_eq!(allocated.len(), 3);
+    assert_equal(&allocated, &by_jeprof("--alloc_space", &profile));
+    assert!(report.stacks.iter().all(|stack| stack.live_error.is_some()));
+    let lines = report.stacks.iter().flat_map(|stack| &stack.frames);
+    let lines: Vec<_> = lines.filter(|frame| frame.symbol == "keep_small").map(|frame| frame.line).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| *line > 0), "{lines:?}");
+}
+
+#[test]
+fn a_profile_of_a_program_that_is_gone_has_its_figures_and_says_so() {
+    require_program!("jeprof");
+    require_library!(JEMALLOC);
+    let folder = tempfile::tempdir().unwrap();
+    let profile = written_by_jemalloc(&folder);
+    let text = fs::read_to_string(&profile).unwrap();
+    let program = compile::sampled().to_str().unwrap();
+    fs::write(&profile, text.replace(program, "/nowhere/sampled")).unwrap();
+
+    let ended = Ended::of(["report", profile.to_str().unwrap(), "--format", "json"]).assert_done();
+
+    let report = ended.report();
+    assert!(report.live.bytes > 0);
+    let modules: Vec<_> = report.stacks.iter().flat_map(|stack| &stack.frames).map(|it| &it.module).collect();
+    assert!(modules.iter().any(|module| *module == "/nowhere/sampled"), "{modules:?}");
+    let said = ended.stderr.join("\n");
+    assert!(said.contains("no names for code in /nowhere/sampled: No such file"), "{said}");
+}
