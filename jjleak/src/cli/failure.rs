@@ -37,6 +37,12 @@ impl Failure {
         Self::new(USAGE, what, "see jjleak --help")
     }
 
+    /// What the user can do about it.
+    #[cfg(test)]
+    pub(super) fn remedy(&self) -> &str {
+        &self.remedy
+    }
+
     /// Prints the failure to stderr.
     pub(super) fn report(&self) -> ExitCode {
         print(&self.what);

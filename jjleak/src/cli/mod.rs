@@ -12,6 +12,7 @@ mod diff;
 mod doctor;
 mod estimate;
 mod failure;
+mod hints;
 mod manual;
 mod output_args;
 mod plan;
@@ -23,6 +24,7 @@ mod top_args;
 mod view;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -45,14 +47,19 @@ pub fn run() -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == child::VERB) {
         return ExitCode::from(if child::run() { failure::DONE } else { failure::OTHER });
     }
-    let outcome = match CommandLine::try_parse_from(arguments) {
+    if hints::is_bare(&arguments) {
+        // If stderr is closed, nobody can be informed.
+        let _ = std::io::stderr().write_all(hints::START.as_bytes());
+        return ExitCode::from(failure::USAGE);
+    }
+    let outcome = match CommandLine::try_parse_from(&arguments) {
         Ok(command_line) => run_with(command_line),
         // Help and version are not errors. If stdout is closed, nobody can be informed.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
             Ok(())
         }
-        Err(error) => Err(usage(&error)),
+        Err(error) => Err(hints::usage(&error, &arguments)),
     };
     match outcome {
         Ok(()) => ExitCode::from(failure::DONE),
@@ -90,14 +97,6 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         Some(Command::Report(args)) => report::report(&args),
         Some(Command::Daemon(args)) => daemon::serve(&args),
     }
-}
-
-/// Usage error: clap's message up to the first empty line; the rest is about usage.
-fn usage(error: &clap::Error) -> Failure {
-    let text = error.to_string();
-    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let what = lines.join(" ");
-    Failure::usage(what.strip_prefix("error: ").unwrap_or(&what).to_owned())
 }
 
 fn init_log(verbose: u8) {

@@ -31,7 +31,7 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
     pub(super) format: Vec<Format>,
 
-    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
+    /// Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
     #[arg(long, value_name = "PATH")]
     pub(super) out: Option<PathBuf>,
 
@@ -76,13 +76,21 @@ impl TextArgs {
     }
 }
 
+impl TextArgs {
+    /// Contents of text reports on saved profiles, where a number of verdicts does not imply a list of stacks.
+    pub(super) const fn contents_of_saved(&self) -> Contents {
+        let outstanding = self.outstanding || self.sort.is_some();
+        Contents { verdicts: self.verdicts || !outstanding, outstanding }
+    }
+}
+
 /// Output options of the commands that show saved profiles.
 #[derive(Debug, Clone, clap::Args)]
 #[command(mut_arg("format", |format| {
     let help = "Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed";
     format.default_values([Str::from(Format::Text.name())]).help(help).long_help(format!("{help}\n\n{SAVED_FORMAT_NOTE}"))
 }))]
-#[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe \
+#[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe \
     [default: files in this folder: jjleak-PID.*, jjleak.diff.*]")))]
 #[command(mut_arg("by", |by| by.help("Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the \
     profile has any]")))]
@@ -110,4 +118,23 @@ impl SavedOutputArgs {
 /// Help text of `--format`.
 fn format_help() -> String {
     format!("Output formats: {}", Format::names())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::command_line::{Command, CommandLine};
+
+    #[test]
+    fn a_number_of_verdicts_of_a_saved_profile_leaves_them_verdicts() {
+        let contents = |line: &str| match CommandLine::try_parse_from(line.split(' ')).unwrap().command {
+            Some(Command::Report(args)) => args.contents(),
+            other => panic!("{other:?}"),
+        };
+        let top = contents("jjleak report a.pb.gz -T 2");
+        assert!(top.verdicts && !top.outstanding);
+        let sorted = contents("jjleak report a.pb.gz --sort count -T 2");
+        assert!(!sorted.verdicts && sorted.outstanding);
+    }
 }

@@ -7,6 +7,7 @@ use super::output_args::{SavedOutputArgs, TextArgs};
 use super::view::ViewArgs;
 use crate::analyze::Pace;
 use crate::profile::Profile;
+use crate::render::Contents;
 use crate::reports::Outputs;
 use crate::session::{SavedFiles, Source};
 
@@ -16,7 +17,7 @@ use crate::session::{SavedFiles, Source};
 /// several processes are shown side by side.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("outstanding", |outstanding| outstanding.help("List the stacks with outstanding allocations in text instead of \
-    verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both")))]
+    verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both")))]
 pub(super) struct ReportArgs {
     /// Profiles in pprof format, such as those of --format pprof; - for stdin
     #[arg(value_name = "FILE", required = true)]
@@ -36,6 +37,13 @@ pub(super) struct ReportArgs {
     outputs: SavedOutputArgs,
 }
 
+impl ReportArgs {
+    /// Contents of text.
+    pub(super) const fn contents(&self) -> Contents {
+        self.text.contents_of_saved()
+    }
+}
+
 /// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let mut files = SavedFiles { paths: args.files.clone(), threads: args.threads };
@@ -43,7 +51,7 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();
     words.retain(|words| !words.is_empty());
-    let mut contents = args.text.contents(&args.outputs.outputs, false);
+    let mut contents = args.contents();
     contents.outstanding |= !words.is_empty();
     let all = Profile::merge(shown.iter());
     let plan = args.outputs.plan(args.text.sort.unwrap_or_default(), contents, words.join("; "), &all);

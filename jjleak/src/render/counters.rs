@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jjleak_common::counter::Counter;
 
-use crate::profile::Profile;
+use crate::profile::{Profile, SharedFrame};
 
 /// A nonzero counter.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,7 +24,16 @@ pub(crate) fn losses(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
 pub(super) fn notes(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
     let (name, meaning) = (Counter::UnknownFree.name(), Counter::UnknownFree.meaning());
     let unknown_frees = Counted { count: profile.unknown_frees, name, meaning };
-    counted(&profile.notes).chain([unknown_frees].into_iter().filter(|counted| counted.count > 0))
+    let is_told = |counted: &Counted<'_>| counted.name != Counter::Thrown.name() || throws(profile);
+    counted(&profile.notes)
+        .filter(is_told)
+        .chain([unknown_frees].into_iter().filter(|counted| counted.count > 0))
+}
+
+/// Returns true if the program allocates with operators that throw. Calls of `malloc` that end in another way are of no interest.
+fn throws(profile: &Profile) -> bool {
+    let is_operator = |frame: &SharedFrame| frame.symbol.starts_with("operator new");
+    profile.stacks.iter().any(|stack| stack.frames.iter().any(is_operator))
 }
 
 fn counted(counters: &BTreeMap<String, u64>) -> impl Iterator<Item = Counted<'_>> {
@@ -56,5 +65,15 @@ mod tests {
         profile.unknown_frees = 5;
         let shown: Vec<_> = notes(&profile).map(|note| (note.name, note.count)).collect();
         assert_eq!(shown, [("filtered", 7), ("unknown_free", 5)]);
+    }
+
+    #[test]
+    fn exceptions_are_of_interest_only_in_programs_that_throw() {
+        let mut profile = sample::profile();
+        profile.notes = sample::counters([("thrown", 2)]);
+        profile.unknown_frees = 0;
+        assert_eq!(notes(&profile).count(), 1);
+        profile.stacks.retain(|stack| !stack.frames.iter().any(|frame| frame.symbol.starts_with("operator")));
+        assert_eq!(notes(&profile).count(), 0, "a plain C program");
     }
 }

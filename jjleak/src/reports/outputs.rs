@@ -12,7 +12,7 @@ use crate::analyze::{Difference, Selection};
 use crate::notices::print;
 use crate::profile::{Profile, Totals};
 use crate::render::{Contents, Format, Options, Value, printable, render_difference};
-use crate::store::{PendingFile, is_stream};
+use crate::store::{PendingFile, is_stream, make_folder};
 
 /// Maximum number of processes in a text report; the others are summed up.
 const MAX_SHOWN: usize = 10;
@@ -99,6 +99,7 @@ impl Outputs {
         let has = |format| plan.formats.contains(&format);
         let subject = pid.map(|pid| format!("-{pid}")).unwrap_or_default();
         let place = Place { out: plan.out.as_deref(), subject, several: plan.wants_several_files() };
+        place.make_folder()?;
         let mut outputs = Self {
             stdout: Vec::new(),
             json_lines: None,
@@ -320,6 +321,12 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Creates the folder, if the destination is named as one.
+    fn make_folder(&self) -> Result<(), Error> {
+        let named = self.out.filter(|out| out.as_os_str().as_encoded_bytes().ends_with(b"/"));
+        Ok(named.map_or(Ok(()), make_folder)?)
+    }
+
     fn open(&self, format: Format, value: Value) -> Result<PendingFile, Error> {
         let path = self.path(format, value);
         let is_users_choice = self.out == Some(&path);

@@ -9,5 +9,5 @@ mod pending;
 mod temporary;
 
 pub use journal::{Journal, Records, line_bytes};
-pub use pending::{Error, PendingFile, is_stream};
+pub use pending::{Error, PendingFile, is_stream, make_folder};
 pub use temporary::{discard_all, discard_left};

@@ -168,6 +168,11 @@ fn is_stream_type(kind: FileType) -> bool {
     kind.is_char_device() || kind.is_fifo()
 }
 
+/// Creates a folder with those that contain it, unless it exists.
+pub fn make_folder(folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(|source| Error::Create { folder: folder.to_owned(), source })
+}
+
 fn failed(destination: &Path, source: io::Error) -> Error {
     Error::Write { path: destination.to_owned(), source }
 }

@@ -6,7 +6,7 @@ use super::Top;
 use super::order::Filter;
 use super::screen::{List, Scope, Screen};
 use super::snapshot::Row;
-use super::tree::Tile;
+use super::tree::{Icicle, Place, Tile};
 use crate::render::Value;
 
 /// Request of a key that the view cannot serve itself.
@@ -39,7 +39,7 @@ pub(super) const HELP: [Help; 15] = [
     help("Esc ←", "back (also h and Backspace)"),
     help("s S", "sort by the next or previous column (▾)"),
     help("r", "reverse the order"),
-    help("/", "filter by function, file or verdict; Esc clears"),
+    help("/", "filter rows (Esc clears); in the tree, find a function"),
     help("b", "switch between bytes and objects"),
     help("t", "tree of call paths; Enter zooms in, Esc out"),
     help("n p", "next or previous stack of a call site"),
@@ -107,7 +107,7 @@ impl Top {
     }
 
     fn type_filter(&mut self, code: KeyCode) {
-        let mut text = self.screen().filter().map(Filter::text).unwrap_or_default().to_owned();
+        let mut text = self.typed().to_owned();
         match code {
             KeyCode::Enter => self.is_typing_filter = false,
             KeyCode::Esc => {
@@ -126,7 +126,17 @@ impl Top {
         }
     }
 
+    /// The text typed so far: the filter of a list, or what to find in the tree.
+    pub(super) fn typed(&self) -> &str {
+        self.screen().filter().map_or(&self.wanted, Filter::text)
+    }
+
     fn filter(&mut self, text: &str) {
+        if matches!(self.screen(), Screen::Tree { .. }) {
+            text.clone_into(&mut self.wanted);
+            self.find_in_tree(&Filter::new(text));
+            return;
+        }
         if let Some(filter) = self.screen_mut().filter_mut() {
             *filter = Filter::new(text);
         }
@@ -268,12 +278,37 @@ impl Top {
             KeyCode::Char('n') => (*stack, *scroll) = ((*stack + 1).min(stacks.saturating_sub(1)), 0),
             KeyCode::Char('p') => (*stack, *scroll) = (stack.saturating_sub(1), 0),
             KeyCode::Enter => self.show_tree(),
+            KeyCode::Char('/') => {
+                // A single call site has nothing to filter: its list has.
+                self.go_back();
+                self.is_typing_filter = true;
+            }
             KeyCode::Left | KeyCode::Char('h') => self.go_back(),
             _ => {}
         }
     }
 
+    /// Selects the widest function of the tree that matches, however deep it is.
+    fn find_in_tree(&mut self, wanted: &Filter) {
+        let Screen::Tree { of, zoom, .. } = self.screen() else { return };
+        let place = Place { width: u16::MAX, rows: usize::MAX, value: self.value };
+        let stacks = self.stacks_of(*of);
+        let whole = Icicle::of(stacks.iter().map(|(_, stack)| *stack), zoom, place);
+        let below = whole.tiles.iter().filter(|tile| tile.path.len() > zoom.len());
+        // The outermost of equally wide ones.
+        let found = below.filter(|tile| !wanted.is_empty() && wanted.matches(&tile.label)).rev();
+        let found = found.max_by_key(|tile| tile.width).map(|tile| tile.path.clone());
+        if let (Some(path), Screen::Tree { selected, .. }) = (found, self.screen_mut()) {
+            *selected = path;
+        }
+    }
+
     fn press_in_tree(&mut self, code: KeyCode) {
+        if code == KeyCode::Char('/') {
+            self.wanted.clear();
+            self.is_typing_filter = true;
+            return;
+        }
         let last = self.screens.len() - 1;
         let icicle = &self.icicle;
         let Screen::Tree { zoom, selected, .. } = &mut self.screens[last] else { return };

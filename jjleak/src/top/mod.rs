@@ -31,7 +31,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::analyze::call_sites;
-use crate::profile::{Profile, StackProfile};
+use crate::profile::{Basis, Profile, StackProfile};
 use crate::render::Value;
 use screen::{List, Scope, Screen};
 use snapshot::{Previous, Row, Snapshot};
@@ -99,6 +99,8 @@ pub struct Top {
     value: Value,
     shows_help: bool,
     is_typing_filter: bool,
+    /// The text that was last typed to find a function in the tree.
+    wanted: String,
     notice: String,
     /// Indexes of the current list's rows, filtered and sorted.
     rows: Vec<usize>,
@@ -133,6 +135,7 @@ impl Top {
             value: Value::Bytes,
             shows_help: false,
             is_typing_filter: false,
+            wanted: String::new(),
             notice: String::new(),
             rows: Vec::new(),
             page: 1,
@@ -311,10 +314,13 @@ impl Top {
     }
 }
 
-/// Adds call sites to a profile that was not judged and has none.
+/// Adds call sites to a profile that was not judged and has none. If it will be judged, it is too early for them.
 fn listed(mut profile: Profile) -> Profile {
     if profile.verdicts.is_empty() {
         profile.verdicts = call_sites(&profile);
+        if !profile.coverage.settle.is_zero() {
+            profile.verdicts.iter_mut().for_each(|verdict| verdict.basis = Basis::ShortHistory);
+        }
     }
     profile
 }

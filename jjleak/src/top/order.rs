@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
+use super::assessment::Assessment;
 use super::snapshot::Row;
 use crate::profile::{Profile, SharedFrame, StackProfile, Verdict};
 use crate::render::Value;
@@ -55,7 +56,13 @@ impl Sort {
     pub(super) fn compare(self, value: Value, a: &Row, b: &Row) -> Ordering {
         let by = |key: fn(&Row, Value) -> i128| key(b, value).cmp(&key(a, value));
         let first = match self {
-            Self::Verdict => a.assessment.cmp(&b.assessment).then(b.rate.total_cmp(&a.rate)),
+            Self::Verdict => {
+                let order = a.assessment.cmp(&b.assessment).then(b.rate.total_cmp(&a.rate));
+                // In the first seconds, no rate is known.
+                let is_early = a.assessment == Assessment::TooEarly;
+                let delta = if is_early { b.delta.bytes.cmp(&a.delta.bytes) } else { Ordering::Equal };
+                order.then(delta)
+            }
             Self::Size => by(|row, value| i128::from(value.of(row.live))),
             Self::Count => by(|row, _| i128::from(row.live.objects)),
             Self::Growth => by(|row, value| {
@@ -146,7 +153,8 @@ impl Filter {
             || verdict.stacks.iter().any(|id| of_threads.contains(id))
     }
 
-    fn matches(&self, text: &str) -> bool {
+    /// Returns true if the filter is empty or matches the text.
+    pub(super) fn matches(&self, text: &str) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(text))
     }
 }

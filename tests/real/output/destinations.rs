@@ -20,7 +20,7 @@ fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
 
     // Not even root can create files in /proc.
     for (place, folder) in
-        [("/nonexistent/", "/nonexistent"), ("/nonexistent/a.svg", "/nonexistent"), ("/proc/", "/proc")]
+        [("/proc/none/", "/proc/none/"), ("/nonexistent/a.svg", "/nonexistent"), ("/proc/", "/proc")]
     {
         let ended = Ended::of(["-p", &pid, "--out", place]);
 

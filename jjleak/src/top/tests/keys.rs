@@ -30,6 +30,24 @@ fn the_worst_comes_first_and_keys_change_the_order() {
 }
 
 #[test]
+fn letters_typed_in_the_tree_find_a_function_and_run_no_command() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "t/");
+    for letter in "cache_insert".chars() {
+        assert_eq!(press(&mut top, KeyCode::Char(letter)), None, "{letter} is text");
+    }
+    let shown = text(&mut top, USUAL);
+    assert!(shown.contains("/cache_insert ") && shown.contains("Enter ends"), "{shown}");
+    assert!(shown.lines().nth(3).is_some_and(|line| line.contains("cache_insert")), "{shown}");
+    press(&mut top, KeyCode::Enter);
+    assert_eq!(press(&mut top, KeyCode::Char('e')), Some(Request::Export), "keys are keys again");
+    type_in(&mut top, "tj");
+    press(&mut top, KeyCode::Enter);
+    type_in(&mut top, "/map");
+    assert_eq!(listed(&mut top), ["std::map"], "a call site has nothing to filter, its list has");
+}
+
+#[test]
 fn the_selection_stays_when_rows_move() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "jj");

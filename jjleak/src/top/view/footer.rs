@@ -9,7 +9,6 @@ use ratatui::text::{Line, Span};
 
 use super::super::Top;
 use super::super::figures::{counted, short_count, whole};
-use super::super::order::Filter;
 use super::super::screen::Screen;
 use super::super::text::{cut_end, safe, width};
 use super::super::theme::Theme;
@@ -85,10 +84,12 @@ impl Top {
         let cells = usize::from(area.width);
         let mut spans: Vec<Span<'static>> = Vec::new();
         if self.is_typing_filter {
-            let text = safe(self.screen().filter().map(Filter::text).unwrap_or_default()).into_owned();
+            let text = safe(self.typed()).into_owned();
             spans.push(Span::styled(format!("/{text}"), Theme::strong()));
             spans.push(Span::styled(" ", Theme::selected()));
-            spans.push(Span::styled("  Enter applies, Esc clears", Theme::quiet()));
+            let what =
+                if self.screen().filter().is_some() { "Enter applies, Esc clears" } else { "Enter ends" };
+            spans.push(Span::styled(format!("  {what}"), Theme::quiet()));
         } else {
             self.add_filter(&mut spans);
             for (key, does) in self.useful_keys() {
@@ -135,7 +136,7 @@ impl Top {
                 keys.push(("e", "SVG"));
             }
             Screen::Tree { .. } => {
-                keys.extend([("Esc", "back"), ("←↓↑→", "move"), ("Enter", "zoom"), freeze]);
+                keys.extend([("Esc", "back"), ("←↓↑→", "move"), ("Enter", "zoom"), ("/", "find"), freeze]);
                 keys.extend([("b", "bytes/objects"), ("e", "SVG")]);
             }
         }
