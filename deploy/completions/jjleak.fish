@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts sort= T/top= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts full app= skip= sort= T/top= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -44,10 +44,12 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Maximum nu
 complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; twice that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-rows -d 'Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from 4194304 to 33554432]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l app -d 'Treat functions, source files and modules that match as the application\'s, even if they belong to a known library' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
@@ -61,6 +63,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -s a -l show-allocs -d 'List
 complete -c jjleak -n "__fish_jjleak_needs_command" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l outstanding -d 'List the stacks with outstanding allocations in text reports, as bcc\'s memleak does, instead of verdicts; implied by -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_needs_command" -l full -d 'Show all evidence and all frames in text reports, which otherwise fit on a screen'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l estimate -d 'Only count calls for INTERVAL seconds, and predict what exact profiling would cost the process'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l strict -d 'Exit with code 5 if anything was lost'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
@@ -94,10 +97,12 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Max
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; twice that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-rows -d 'Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from 4194304 to 33554432]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l app -d 'Treat functions, source files and modules that match as the application\'s, even if they belong to a known library' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'Output formats, written at the end: text, json, svg, html, pprof, collapsed' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
@@ -112,6 +117,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s a -l show-allocs -
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l outstanding -d 'List the stacks with outstanding allocations in text reports, as bcc\'s memleak does, instead of verdicts; implied by -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l full -d 'Show all evidence and all frames in text reports, which otherwise fit on a screen'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l estimate -d 'Only count calls for INTERVAL seconds, and predict what exact profiling would cost the process'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l strict -d 'Exit with code 5 if anything was lost'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
@@ -120,22 +126,25 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'P
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l app -d 'Treat functions, source files and modules that match as the application\'s, even if they belong to a known library' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l full -d 'Show all evidence and all frames in text reports, which otherwise fit on a screen'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'

@@ -4,6 +4,7 @@
 //! - `baseline`: subtraction of a saved profile.
 //! - `difference`: comparison of two profiles.
 //! - `site`: identity of call sites.
+//! - `findings`: call sites grouped by their cause in the application.
 //! - `history`: call sites across profiles.
 //! - `judge`: verdicts from histories.
 //! - `rise`: growth of a process as seen from outside.
@@ -12,6 +13,7 @@
 
 mod baseline;
 mod difference;
+mod findings;
 mod growth;
 mod history;
 mod judge;
@@ -29,6 +31,7 @@ use crate::profile::{Profile, StackProfile};
 
 pub use baseline::Baseline;
 pub use difference::{Change, Difference, Matching, StackDifference, delta};
+pub use findings::{Finding, Rules, fastest, findings};
 pub use growth::Growth;
 pub use history::{Histories, History, Pace, call_sites};
 pub use rise::{RISE_POINTS, Rise, rise};

@@ -124,7 +124,7 @@ fn has_helper_prefix(name: &str) -> bool {
 }
 
 /// A C++ function without its return type, which precedes the names of template instances.
-fn without_type(symbol: &str) -> &str {
+pub(super) fn without_type(symbol: &str) -> &str {
     let (mut depth, mut start) = (0_u32, 0);
     for (index, byte) in symbol.bytes().enumerate() {
         match byte {

@@ -252,6 +252,7 @@ impl Args {
     pub(super) fn output_plan(&self) -> OutputPlan {
         let sort = self.text.sort.unwrap_or_default();
         let mut plan = self.outputs.plan(sort, self.contents(), Value::Bytes);
+        self.text.apply(&mut plan.options);
         if let Some(baseline) = &self.baseline {
             plan.options.view =
                 format!("only allocations that are not in {}, without verdicts", baseline.display());

@@ -57,7 +57,7 @@ fn words(process: &Process, estimate: &Estimate) -> String {
         "{} (pid {}), counted for {}: {allocations} allocations/s, {frees} frees/s\n\
          exact profiling would cost about {allocation_ns} ns per allocation and {free_ns} ns per free on this machine: \
          {of_core} of a core\n\
-         the process uses {now} of a core without profiling; {of_cpu} of its CPU time would be spent in probes\n\
+         the process uses {now} of a core; profiling would take {of_cpu} of its CPU\n\
          to do: {advice}\n",
         process.comm,
         process.pid,

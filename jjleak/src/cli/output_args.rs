@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::builder::Str;
+use regex::Regex;
 
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::Profile;
-use crate::render::{Contents, Format, Value};
+use crate::render::{Contents, Format, Options, Value};
 use crate::reports::OutputPlan;
 
 /// Number of stacks, and of verdicts, in text reports: as many as fit on a screen or two.
@@ -62,6 +63,19 @@ pub(super) struct TextArgs {
     #[arg(long)]
     verdicts: bool,
 
+    /// Show all evidence and all frames in text reports, which otherwise fit on a screen
+    #[arg(long)]
+    full: bool,
+
+    /// Treat functions, source files and modules that match as the application's, even if they belong to a known library
+    #[arg(long, value_name = "REGEX")]
+    app: Option<Regex>,
+
+    /// Treat functions, source files and modules that match as a library's: a finding names the application's function that is
+    /// the nearest to the allocation
+    #[arg(long, value_name = "REGEX")]
+    skip: Option<Regex>,
+
     /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age
     /// (of the oldest live allocation) [default: size]
     #[arg(long, value_name = "ORDER")]
@@ -69,6 +83,12 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
+    /// Applies the arguments to the options of rendering.
+    pub(super) fn apply(&self, options: &mut Options) {
+        options.full = self.full;
+        options.rules = Rules { app: self.app.clone(), skip: self.skip.clone() };
+    }
+
     /// Contents of text reports. Stacks are listed if an option requests it or, as `lists` says, implies it.
     pub(super) const fn contents(&self, outputs: &OutputArgs, lists: bool) -> Contents {
         let outstanding = self.outstanding || lists || outputs.top.is_some() || self.sort.is_some();

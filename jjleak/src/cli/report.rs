@@ -54,7 +54,8 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let mut contents = args.contents();
     contents.outstanding |= !words.is_empty();
     let all = Profile::merge(shown.iter());
-    let plan = args.outputs.plan(args.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
+    let mut plan = args.outputs.plan(args.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
+    args.text.apply(&mut plan.options);
     let pid = match &shown[..] {
         [one] if one.process.pid > 0 => Some(one.process.pid),
         _ => None,

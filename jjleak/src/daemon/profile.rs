@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Sender;
 use super::cost_limit::CostLimit;
 use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::{Rules, Selection, SortBy};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
 use crate::profile::Profile;
@@ -346,6 +346,8 @@ pub fn options() -> Options {
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: TimeZone::system(),
+        full: false,
+        rules: Rules::default(),
         inverted: false,
         view: String::new(),
     }

@@ -15,7 +15,7 @@ use tokio::signal::unix::{self, SignalKind};
 use super::Error;
 use super::keyboard::Keyboard;
 use super::terminal::Terminal;
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::{Rules, Selection, SortBy};
 use crate::error_chain::chain;
 use crate::notices;
 use crate::profile::Profile;
@@ -227,6 +227,8 @@ impl LiveView {
             value,
             contents: Contents::default(),
             time_zone: self.time_zone.clone(),
+            full: false,
+            rules: Rules::default(),
             inverted: false,
             view: String::new(),
         };

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use jiff::tz::TimeZone;
 
-use crate::analyze::Selection;
+use crate::analyze::{Rules, Selection};
 use crate::pprof;
 use crate::profile::{Coverage, Profile, Sampling, Totals};
 
@@ -16,11 +16,14 @@ mod collapsed;
 mod cost;
 mod counters;
 pub mod difference;
+mod findings;
+mod fold;
 mod html;
 pub mod json;
 mod label;
 #[cfg(test)]
 pub(crate) mod sample;
+mod short;
 mod svg;
 mod text;
 mod threads;
@@ -205,6 +208,10 @@ pub struct Options {
     pub value: Value,
     /// Time zone of the reader, for text and SVG.
     pub time_zone: TimeZone,
+    /// True for every detail of verdicts and stacks in text; otherwise, a report fits on a screen.
+    pub full: bool,
+    /// Which frames are the application's, for findings.
+    pub rules: Rules,
     /// True to start flame graphs and collapsed stacks at the allocation function and merge its callers.
     pub inverted: bool,
     /// The shown part of the profile, as text; empty if everything is shown.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 
 use super::{Contents, Options, Value};
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::{
     Ages, Basis, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
     Profile, Rate, SharedFrame, StackProfile, Survival, Totals, Verdict, VerdictKind,
@@ -31,6 +31,8 @@ pub(crate) fn options() -> Options {
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: time_zone(),
+        full: false,
+        rules: Rules::default(),
         inverted: false,
         view: String::new(),
     }

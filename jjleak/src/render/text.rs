@@ -15,7 +15,7 @@ use super::threads::ThreadShares;
 use super::verdicts::{
     advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site, too_early,
 };
-use super::{Options, units};
+use super::{Options, short, units};
 use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verdict, VerdictKind};
 
@@ -23,6 +23,9 @@ use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verd
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let Options { contents, selection, time_zone, .. } = options;
     let judges = contents.verdicts && is_watched(profile);
+    if judges && !contents.outstanding && !options.full {
+        return short::write(profile, options, out);
+    }
     let lists = contents.outstanding || !judges || !is_judged(profile);
     if judges {
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
@@ -83,7 +86,7 @@ fn write_verdict(verdict: &Verdict, shares: &ThreadShares, out: &mut impl Write)
     verdict.frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
-fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
     let (live, allocated) = (profile.live(), profile.allocated());
     writeln!(
         out,
@@ -248,7 +251,7 @@ fn write_counters(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// `81.0 %`; a nonzero part is never shown as zero.
-fn share(part: u64, whole: u64) -> String {
+pub(super) fn share(part: u64, whole: u64) -> String {
     match units::percent(part, whole) {
         percent if part > 0 && percent < 0.05 => "< 0.1 %".to_owned(),
         percent => format!("{percent:.1} %"),
@@ -279,7 +282,7 @@ mod tests {
 
     fn judged(profile: &Profile) -> String {
         let mut out = Vec::new();
-        write(profile, &sample::options(), &mut out).unwrap();
+        write(profile, &Options { full: true, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -295,12 +298,7 @@ mod tests {
         let text = judged(&profile);
         assert!(text.starts_with("[10:00:20] leaky (pid 4242), watched for 20.0 s: "), "{text}");
         assert!(text.contains("] Top 5 stacks with outstanding allocations:\n"), "{text}");
-        assert!(
-            text.ends_with(
-                "Let it run for another 40.0 s: leaks can then be distinguished from other growth.\n"
-            ),
-            "{text}"
-        );
+        assert!(text.ends_with("\nVerdict in 40 s.\n"), "{text}");
     }
 
     #[test]

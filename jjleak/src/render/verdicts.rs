@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use jjleak_common::counter::Counter;
 
+use super::findings::{Causes, place, sum};
 use super::label::{NO_STACK, label, module, printable};
 use super::units;
-use crate::profile::{Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
+use crate::profile::{Frame, Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
 
 /// Number of call sites to name of those that are not listed.
 const NAMED: usize = 3;
@@ -31,9 +32,14 @@ pub fn site(verdict: &Verdict) -> String {
 /// Longer names, in bytes, are shown without parameters of functions and templates.
 const LONG_NAME: usize = 60;
 
-/// Name of the function.
+/// Name of the call site's function.
 fn function(verdict: &Verdict) -> String {
-    let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), |frame| label(frame));
+    verdict.frames.get(verdict.caller).map_or_else(|| NO_STACK.to_owned(), |frame| short_name(frame))
+}
+
+/// Name of the function, of moderate length.
+pub(super) fn short_name(frame: &Frame) -> String {
+    let name = label(frame);
     if name.len() <= LONG_NAME {
         return name.into_owned();
     }
@@ -76,7 +82,8 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
     if let Some(freed) = verdict.freed_from_before {
         evidence.push(replaced(freed));
     }
-    if let Some(flat) = verdict.flat_for {
+    // What is still called growing, or is freed as it comes, is not called flat: that would be another verdict.
+    if let Some(flat) = verdict.flat_for.filter(|_| verdict.kind == VerdictKind::CacheLike) {
         evidence.push(format!("flat for {}", units::duration(flat)));
     }
     if verdict.hidden_stacks > 0 {
@@ -102,6 +109,16 @@ fn replaced(freed: f64) -> String {
 
 /// `+4.1 MiB/min (95 % CI 3.9 to 4.3), 5.8 GiB a day`.
 fn growth(rate: Rate) -> String {
+    format!("{}, {} a day", growth_with_bounds(rate), humane(per_day(rate)))
+}
+
+/// Bytes per day.
+pub(super) fn per_day(rate: Rate) -> f64 {
+    rate.per_day()
+}
+
+/// `+4.1 MiB/min (95 % CI 3.9 to 4.3)`.
+pub(super) fn growth_with_bounds(rate: Rate) -> String {
     let (per, seconds) = period(rate.per_second);
     let [low, high] = [rate.low, rate.high].map(|bound| bound * seconds);
     let estimate = rate.per_second * seconds;
@@ -112,7 +129,7 @@ fn growth(rate: Rate) -> String {
     } else {
         format!(" (95 % CI {:.decimals$} to {:.decimals$})", low / unit, high / unit)
     };
-    format!("{:+.decimals$} {name}/{per}{bounds}, {} a day", estimate / unit, humane(rate.per_day()))
+    format!("{:+.decimals$} {name}/{per}{bounds}", estimate / unit)
 }
 
 /// `+4.1 MiB/min`.
@@ -140,7 +157,7 @@ fn unit(bytes: f64) -> (f64, &'static str) {
     UNITS.into_iter().find(|(unit, _)| bytes.abs() >= *unit).unwrap_or((1., "bytes"))
 }
 
-fn humane(bytes: f64) -> String {
+pub(super) fn humane(bytes: f64) -> String {
     let (unit, name) = unit(bytes);
     let decimals = usize::from(unit > 1.);
     format!("{:.decimals$} {name}", bytes / unit)
@@ -189,19 +206,24 @@ pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
 pub fn headline(profile: &Profile) -> String {
     let watched = units::duration(profile.elapsed());
     let judged = if is_judged(profile) { leaks_and_grows(profile) } else { early(profile) };
-    let unjudged = match profile.unjudged_sites {
+    format!("watched for {watched}: {judged}{}", unjudged(profile))
+}
+
+/// Note on call sites that are not judged.
+pub(super) fn unjudged(profile: &Profile) -> String {
+    match profile.unjudged_sites {
         0 => String::new(),
         1 => "; 1 call site is not judged: there are too many".to_owned(),
         count => format!("; {count} call sites are not judged: there are too many"),
-    };
-    format!("watched for {watched}: {judged}{unjudged}")
+    }
 }
 
 /// Headline before leaks can be identified. Growth requires two snapshots.
 fn early(profile: &Profile) -> String {
     match of_kind(profile, VerdictKind::Growing).count() {
         growing if growing > 0 && profile.snapshots > 1 => {
-            format!("{}, too early to say what leaks", do_so(growing, "grow"))
+            let sites = if growing == 1 { "1 site" } else { &format!("{growing} sites") };
+            format!("{sites} may be growing, too early to say what leaks")
         }
         _ => "too early to say what leaks".to_owned(),
     }
@@ -214,10 +236,14 @@ fn leaks_and_grows(profile: &Profile) -> String {
         .filter_map(|verdict| verdict.rate)
         .map(|rate| rate.per_second)
         .sum();
-    let growing =
-        if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
+    let growing = match growing {
+        0 => String::new(),
+        1 => "; 1 site may be growing".to_owned(),
+        count => format!("; {count} sites may be growing"),
+    };
     if leaking == 0 {
-        return format!("nothing leaks{growing}");
+        let proven = if growing.is_empty() { "nothing leaks" } else { "no leak proven" };
+        return format!("{proven}{growing}");
     }
     let all = if leaking > 1 { " in all" } else { "" };
     let rate = pace(Rate { per_second: rate, low: rate, high: rate });
@@ -284,18 +310,53 @@ pub fn advice(profile: &Profile) -> String {
     }
     let missing = profile.judged_in();
     if profile.ended.is_none() && !missing.is_zero() {
-        let more = units::duration(missing.max(Duration::from_secs(1)));
-        return format!("Let it run for another {more}: leaks can then be distinguished from other growth.");
+        return format!("Verdict in {}.", whole_seconds(missing));
     }
     if !is_judged(profile) {
         return match profile.verdicts.iter().max_by_key(|verdict| verdict.live.bytes) {
-            Some(most) if most.live.objects > 0 => format!(
-                "It did not run for long enough to tell leaks from the rest; of what was never freed, most is from {}.",
-                site(most)
-            ),
+            Some(most) if most.live.objects > 0 => too_short(&site(most)),
             _ => "It has freed all that it allocated.".to_owned(),
         };
     }
+    judged_advice(profile)
+}
+
+/// The same, with the application's functions.
+pub(super) fn advice_on(profile: &Profile, causes: &Causes<'_>) -> String {
+    if !is_judged(profile) || nothing_seen(profile).is_some() {
+        return match causes.fastest.first() {
+            Some(most) if profile.ended.is_some() && nothing_seen(profile).is_none() => {
+                too_short(&place(most))
+            }
+            _ => advice(profile),
+        };
+    }
+    let all = sum(causes.leaking()).per_second;
+    if let Some(worst) = causes.leaking().next() {
+        let share = worst.rate.map_or(0., |rate| rate.per_second) / all.max(f64::MIN_POSITIVE);
+        let share = if share > 0.995 { "all".to_owned() } else { percent(share) };
+        return format!(
+            "Look at {} first: it makes {share} of the leak{}.",
+            place(worst),
+            until_full(profile, all)
+        );
+    }
+    if let Some(growing) = causes.growing().next() {
+        return format!(
+            "No leak is proven. {} may be growing: watch it for as long again to see whether that ends.",
+            place(growing)
+        );
+    }
+    "Nothing leaks that matters: what was allocated is freed, or it has stopped growing.".to_owned()
+}
+
+fn too_short(most: &str) -> String {
+    format!(
+        "It did not run for long enough to tell leaks from the rest; of what was never freed, most is from {most}."
+    )
+}
+
+fn judged_advice(profile: &Profile) -> String {
     let mut leaking = of_kind(profile, VerdictKind::Leaking);
     let all: f64 = leaking.clone().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum();
     if let Some(worst) = leaking.next() {
@@ -309,11 +370,18 @@ pub fn advice(profile: &Profile) -> String {
     }
     if let Some(growing) = of_kind(profile, VerdictKind::Growing).next() {
         return format!(
-            "Nothing leaks for certain. {} grows: watch it for as long again to see whether that ends.",
+            "No leak is proven. {} may be growing: watch it for as long again to see whether that ends.",
             site(growing)
         );
     }
     "Nothing leaks: what was allocated is freed, or it has stopped growing.".to_owned()
+}
+
+/// `25 s`, `2 min 6 s`: a second at least.
+fn whole_seconds(time: Duration) -> String {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let seconds = seconds.max(1);
+    if seconds < 60 { format!("{seconds} s") } else { units::duration(Duration::from_secs(seconds)) }
 }
 
 /// `; at this pace the 400 MiB that its control group has left are used up in 3 h 5 min`.
@@ -374,8 +442,8 @@ mod tests {
         assert!(is_judged(&profile) && headline(&profile).contains("leak"));
         profile.snapshots = JUDGED_SNAPSHOTS - 1;
         assert!(!is_judged(&profile));
-        assert!(headline(&profile).ends_with("1 call site grows, too early to say what leaks"));
-        assert!(advice(&profile).starts_with("Let it run for another 2 min"), "{}", advice(&profile));
+        assert!(headline(&profile).ends_with("1 site may be growing, too early to say what leaks"));
+        assert!(advice(&profile).starts_with("Verdict in 2 min"), "{}", advice(&profile));
         profile.snapshots = 1;
         profile.unjudged_sites = 12;
         let text = headline(&profile);

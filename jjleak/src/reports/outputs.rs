@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::Error;
 use super::stream::stream;
-use crate::analyze::{Difference, Selection};
+use crate::analyze::{Difference, Rules, Selection};
 use crate::notices::print;
 use crate::profile::{Profile, Totals};
 use crate::render::{Contents, Format, Options, Value, printable, render_difference};
@@ -39,6 +39,8 @@ impl OutputPlan {
             selection,
             value: Value::Bytes,
             time_zone: TimeZone::system(),
+            full: false,
+            rules: Rules::default(),
             inverted: false,
             view: String::new(),
         }

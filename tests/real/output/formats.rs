@@ -28,7 +28,8 @@ fn all_formats_agree() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
 
-    let options = ["--out", out, "--format", "text,json,svg,pprof,collapsed", "--by", "bytes,objects"];
+    let options =
+        ["--out", out, "--format", "text,json,svg,pprof,collapsed", "--by", "bytes,objects", "--full"];
     let (ended, accounts, pid) = profile(&options);
 
     let suffixes = ["collapsed", "json", "objects.collapsed", "objects.svg", "pb.gz", "svg", "txt"];

@@ -128,7 +128,7 @@ fn everything_can_be_profiled_while_a_build_runs() {
     let ended = jjleak.interrupt().assert_done();
 
     assert!(in_use.processes > 1, "nobody was profiled");
-    assert!(ended.stdout.contains(" stacks with outstanding allocations:"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("too early to say what leaks"), "{}", ended.stdout);
     for index in 0..20 {
         let object =
             |folder_name: &str| fs::read(folder.path().join(folder_name).join(format!("unit{index}.c.o")));
