@@ -45,6 +45,13 @@ impl<'a> FrameNumbers<'a> {
         self.by_address.get(&Arc::as_ptr(frame)).copied().unwrap_or_else(|| self.by_content[&**frame])
     }
 
+    /// Number of a frame; `None` if neither it nor one equal to it was added.
+    #[must_use]
+    pub fn find(&self, frame: &SharedFrame) -> Option<u32> {
+        let by_content = || self.by_content.get(&**frame);
+        self.by_address.get(&Arc::as_ptr(frame)).or_else(by_content).copied()
+    }
+
     /// Frames by number.
     #[must_use]
     pub fn frames(&self) -> &[&'a Frame] {

@@ -207,7 +207,22 @@ fn alike(verdicts: &[&Verdict]) -> String {
 
 /// Evidence on all of its call sites together, in lines of a wide terminal. The title has the growth.
 pub(super) fn sentences(finding: &Finding<'_>) -> impl Iterator<Item = String> {
-    joined(evidence(&together(&finding.verdicts)), COLUMNS).into_iter()
+    joined(sentences_of(finding), COLUMNS).into_iter()
+}
+
+/// The same, one sentence each.
+pub(super) fn sentences_of(finding: &Finding<'_>) -> Vec<String> {
+    evidence(&together(&finding.verdicts))
+}
+
+/// The next step.
+pub(super) fn to_do(finding: &Finding<'_>) -> String {
+    let place = place(finding);
+    match finding.kind {
+        _ if finding.is_threads => format!("find out why the threads started at {place} do not end"),
+        VerdictKind::Leaking => format!("free what {place} allocates, or bound what keeps it"),
+        _ => format!("watch {place} for as long again to see whether it stops growing"),
+    }
 }
 
 /// The worst verdict, with the figures of all, except their growth.

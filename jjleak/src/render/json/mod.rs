@@ -3,6 +3,7 @@
 //! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or removed.
 
 mod cost;
+mod findings;
 mod stack;
 mod stacks;
 mod verdicts;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub use cost::CostDocument;
+pub use findings::FindingDocument;
 pub use stack::{AllocationDocument, FrameDocument, StackDocument, ThreadDocument};
 pub(in crate::render) use stacks::Each;
 pub use stacks::{Stacks, Tables};
@@ -81,6 +83,9 @@ pub struct Document<S = Stacks> {
     /// Verdicts on call sites with current or former live memory, worst first.
     #[serde(default)]
     pub verdicts: Vec<VerdictDocument>,
+    /// Causes of growth, worst first; absent in reports of earlier versions.
+    #[serde(default)]
+    pub findings: Vec<FindingDocument>,
     /// Number of snapshots that the verdicts are based on.
     #[serde(default)]
     pub looks: u32,
@@ -137,7 +142,7 @@ pub struct TotalsDocument {
 }
 
 impl<S> Document<S> {
-    fn new(profile: &Profile, shown: &str, stacks: S) -> Self {
+    fn new(profile: &Profile, shown: &str, findings: Vec<FindingDocument>, stacks: S) -> Self {
         Self {
             schema: SCHEMA,
             tool: TOOL.to_owned(),
@@ -169,6 +174,7 @@ impl<S> Document<S> {
             settle_s: profile.coverage.settle.as_secs_f64(),
             memory: profile.memory.map(Into::into),
             verdicts: verdicts::documents(profile),
+            findings,
             looks: profile.snapshots,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
@@ -215,7 +221,8 @@ fn serialize<S: Serializer>(profile: &Profile, options: &Options, serializer: S)
         frames: Each(numbers.frames().iter().map(|frame| FrameDocument::from(*frame))),
         stacks: Each(stacks.iter().map(|stack| StackDocument::new(stack, with_blocks, &numbers))),
     };
-    Document::new(profile, &options.view, tables).serialize(serializer)
+    let findings = findings::documents(profile, &options.rules, &numbers);
+    Document::new(profile, &options.view, findings, tables).serialize(serializer)
 }
 
 #[cfg(test)]
@@ -247,6 +254,26 @@ mod tests {
         assert_eq!(document.memory.unwrap().kind, "cgroup");
         let pretty = serde_json::to_string_pretty(&document.verdicts[2]).unwrap();
         insta::assert_snapshot!(pretty);
+    }
+
+    #[test]
+    fn findings_refer_to_frames_stacks_and_verdicts_and_read_back() {
+        let profile = sample::judged();
+        let report = json(&profile);
+        let document: Document = serde_json::from_str(&report).unwrap();
+        let [leak, growth] = &document.findings[..] else { panic!("{:#?}", document.findings) };
+        assert_eq!((leak.cause.as_str(), growth.cause.as_str()), ("leak", "growth"));
+        let tables: serde_json::Value = serde_json::from_str(&report).unwrap();
+        for finding in [leak, growth] {
+            let frame = &tables["frames"][finding.frame.unwrap() as usize];
+            assert!(finding.call_site.starts_with(frame["symbol"].as_str().unwrap()), "{finding:#?}");
+            assert!(document.stacks.iter().any(|stack| stack.id == finding.stacks[0]));
+            assert!(document.verdicts.iter().any(|verdict| verdict.site == finding.sites[0]));
+        }
+        assert!(!leak.evidence.is_empty() && leak.to_do.starts_with("free what main [leaky] main.c:31"));
+        let early = Profile { snapshots: 1, ..profile };
+        let document: Document = serde_json::from_str(&json(&early)).unwrap();
+        assert!(document.findings.is_empty());
     }
 
     #[test]
