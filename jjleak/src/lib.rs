@@ -17,6 +17,7 @@
 //! | [`snapshot`] | - | the types of what is known at one instant |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
+//! | [`memory`] | a process's memory and pages | what they are used for, read from outside |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
 //! | [`cost`] | the cost of breakpoints, and a profile | the overhead of profiling |
 //! | [`pprof`] | a profile, a file | a file, a profile |
@@ -53,6 +54,7 @@ pub mod jcmd;
 pub mod jvm;
 pub mod live;
 pub mod mappings;
+pub mod memory;
 pub mod notices;
 mod own_memory;
 pub mod perf_map;

@@ -12,6 +12,18 @@ pub(crate) fn exhaustion() -> &'static Path {
     PATH.get_or_init(|| compile_with("c++", "exhaustion", &["exhaustion.cpp".to_owned()], &["-g"]))
 }
 
+/// The program that fills malloc's arenas, and says what glibc counts.
+pub(crate) fn arenas() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("arenas", &["arenas.c".to_owned()], &["-g", "-pthread"]))
+}
+
+/// The same without shared libraries.
+pub(crate) fn static_arenas() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("static-arenas", &["arenas.c".to_owned()], &["-g", "-pthread", "-static"]))
+}
+
 /// The program that allocates before `main`, prints its accounting, and ends.
 pub(crate) fn early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -1,0 +1,106 @@
+//! What the bytes of arenas are used for.
+
+use std::ops::{AddAssign, SubAssign};
+
+/// Chunks and their bytes, headers included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Chunks {
+    /// Number of chunks.
+    pub count: u64,
+    /// Sum of their sizes, in bytes.
+    pub bytes: u64,
+}
+
+impl Chunks {
+    pub(super) const fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl AddAssign for Chunks {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+    }
+}
+
+impl SubAssign for Chunks {
+    fn sub_assign(&mut self, other: Self) {
+        self.count -= other.count;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// Free bytes by what their pages are. They add up to the bytes of free chunks: bins, fastbins and the top.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Free {
+    /// Resident pages that `malloc_trim(0)` gives back.
+    pub trimmable: u64,
+    /// Resident, on a page with a chunk in use or with links of the allocator.
+    pub pinned: u64,
+    /// Resident at the top of an arena, where `malloc_trim` keeps them.
+    pub kept: u64,
+    /// Not resident.
+    pub absent: u64,
+    /// In swap.
+    pub swapped: u64,
+}
+
+impl Free {
+    /// All free bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.resident() + self.absent + self.swapped
+    }
+
+    /// Free bytes in memory.
+    #[must_use]
+    pub const fn resident(&self) -> u64 {
+        self.trimmable + self.pinned + self.kept
+    }
+}
+
+/// What the bytes of an arena are used for. `live`, `cached`, `overhead` and `free` add up to the arena's size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Chunks that the program has not freed.
+    pub live: Chunks,
+    /// Free chunks that threads keep for themselves (tcache).
+    pub cached: Chunks,
+    /// Free bytes by what their pages are.
+    pub free: Free,
+    /// Free chunks in bins, with their bytes; a part of `free`.
+    pub binned: Chunks,
+    /// Free chunks in fastbins; a part of `free`.
+    pub fast: Chunks,
+    /// Bytes of top chunks; a part of `free`.
+    pub top: u64,
+    /// Bytes of the allocator's own structures.
+    pub overhead: u64,
+}
+
+impl Usage {
+    /// All bytes of the arena.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.live.bytes + self.cached.bytes + self.free.bytes() + self.overhead
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.live += other.live;
+        self.cached += other.cached;
+        self.binned += other.binned;
+        self.fast += other.fast;
+        self.top += other.top;
+        self.overhead += other.overhead;
+        let (sum, free) = (&mut self.free, other.free);
+        sum.trimmable += free.trimmable;
+        sum.pinned += free.pinned;
+        sum.kept += free.kept;
+        sum.absent += free.absent;
+        sum.swapped += free.swapped;
+    }
+}

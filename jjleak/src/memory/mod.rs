@@ -1,0 +1,5 @@
+//! Reads from outside what the memory of a process is used for: no probe, no stop, no code in the process.
+//!
+//! In: a process's memory, its mappings and the state of its pages. Out: ranges and bytes by use, or the reason why they are unknown.
+
+pub mod glibc;
