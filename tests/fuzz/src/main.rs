@@ -11,6 +11,7 @@
     reason = "a test program: what cannot be is a finding"
 )]
 
+mod arenas;
 mod jvm;
 mod rows;
 mod symbols;
@@ -20,7 +21,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 
 /// The targets. `cargo xtask fuzz` reads their names from this table.
-const TARGETS: [(&str, fn(&[u8])); 10] = [
+const TARGETS: [(&str, fn(&[u8])); 11] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
     ("row_cache", rows::cache),
@@ -28,6 +29,7 @@ const TARGETS: [(&str, fn(&[u8])); 10] = [
     ("perf_map", perf_map),
     ("pprof", pprof),
     ("heap_file", heap_file),
+    ("arenas", arenas::arenas),
     ("jvm", jvm::structures),
     ("symbol_protocol", symbols::protocol),
     ("symbols", symbols::symbols),

@@ -138,7 +138,7 @@ impl<M: Memory, P: Pages> Reader<'_, M, P> {
             }
             for bins in self.bins(range)? {
                 for layout in LAYOUTS {
-                    match self.ring(bins - layout.bins, layout) {
+                    match self.ring(bins.saturating_sub(layout.bins), layout) {
                         Ok(ring) => return Ok((layout, ring)),
                         Err(Unknown::Swapped) => reason = Unknown::Swapped,
                         Err(_) => {}

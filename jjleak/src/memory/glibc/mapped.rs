@@ -92,7 +92,7 @@ fn find<M: Memory, P: Pages>(reader: &Reader<'_, M, P>, maps: &[Mapping], most: 
             let Ok(bytes) = reader.bytes(at, 16) else { break };
             let (before, size) = (word(&bytes, 0), word(&bytes, 8));
             // Versions differ in whether the size includes what is behind the last byte that can be used.
-            let length = (size & !FLAGS).next_multiple_of(PAGE);
+            let Some(length) = (size & !FLAGS).checked_next_multiple_of(PAGE) else { break };
             let is_chunk = size & FLAGS == IS_MAPPED
                 && before == 0
                 && length > 0

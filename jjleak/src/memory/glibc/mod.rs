@@ -35,8 +35,8 @@ use walk::{End, Segment, Walk};
 const TRIES: u32 = 4;
 /// How often caches of threads are read, which change with each allocation.
 const CACHE_TRIES: u32 = 10;
-/// Maximum number of heaps of an arena: 64 GiB.
-const MAX_HEAPS: usize = 1024;
+/// Maximum size of an arena: the states of its pages take 32 MiB.
+const MAX_ARENA_BYTES: u64 = 128 << 30;
 
 /// Reason why nothing can be said of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +59,9 @@ pub enum Unknown {
     /// The fastbins have too many chunks.
     #[error("there are too many free chunks in fastbins")]
     TooMany,
+    /// The arena is too large.
+    #[error("the arena is larger than 128 GiB")]
+    TooLarge,
     /// The kernel denies access.
     #[error("the process's memory cannot be read")]
     Unreadable,
@@ -114,7 +117,7 @@ impl Arenas {
 pub fn read(memory: &impl Memory, pages: &impl Pages, maps: &[Mapping]) -> Result<Arenas, Unknown> {
     let scan = Scan { reader: Reader { memory, pages }, maps };
     let data = data(maps);
-    let (layout, ring) = scan.repeat(|| scan.reader.arenas(&data))?;
+    let (layout, ring) = repeat(|| scan.reader.arenas(&data))?;
     let mut candidates = Vec::new();
     let mut arenas: Vec<Arena> = Vec::new();
     for address in &ring {
@@ -145,23 +148,23 @@ fn data(maps: &[Mapping]) -> Vec<Range<u64>> {
     of_program.map(|mapping| mapping.addresses.clone()).rev().collect()
 }
 
+fn repeat<T>(mut attempt: impl FnMut() -> Result<T, Unknown>) -> Result<T, Unknown> {
+    let mut result = attempt();
+    for _ in 1..TRIES {
+        if !matches!(result, Err(Unknown::Torn)) {
+            break;
+        }
+        result = attempt();
+    }
+    result
+}
+
 struct Scan<'a, M, P> {
     reader: Reader<'a, M, P>,
     maps: &'a [Mapping],
 }
 
 impl<M: Memory, P: Pages> Scan<'_, M, P> {
-    fn repeat<T>(&self, mut attempt: impl FnMut() -> Result<T, Unknown>) -> Result<T, Unknown> {
-        let mut result = attempt();
-        for _ in 1..TRIES {
-            if !matches!(result, Err(Unknown::Torn)) {
-                break;
-            }
-            result = attempt();
-        }
-        result
-    }
-
     /// Reads one arena; chunks that may be a thread's cache are added to `candidates`.
     fn arena(
         &self,
@@ -170,7 +173,7 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
         layout: Layout,
         candidates: &mut Vec<u64>,
     ) -> Result<Arena, Unknown> {
-        let header = self.repeat(|| self.reader.header(address, layout))?;
+        let header = repeat(|| self.reader.header(address, layout))?;
         let mut arena = Arena {
             address,
             is_main,
@@ -181,15 +184,16 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
             usage: Err(Unknown::Torn),
         };
         let known = candidates.len();
-        arena.usage = self.repeat(|| {
+        arena.usage = repeat(|| {
             candidates.truncate(known);
             let header = self.reader.header(address, layout)?;
-            let (segments, overhead) =
-                if is_main { self.main_segments(&header)? } else { self.heaps(&header)? };
-            arena.ranges = segments.iter().map(|(range, _)| range.clone()).collect();
+            if header.system_mem > MAX_ARENA_BYTES {
+                return Err(Unknown::TooLarge);
+            }
+            let segments = if is_main { self.main_segments(&header)? } else { self.heaps(&header)? };
+            arena.ranges = segments.iter().map(|segment| segment.range.clone()).collect();
             arena.system_bytes = header.system_mem;
-            let mut usage = self.walk(&header, &segments, candidates)?;
-            usage.overhead += overhead;
+            let usage = self.walk(&header, &segments, &arena.ranges, candidates)?;
             if usage.bytes() == header.system_mem { Ok(usage) } else { Err(Unknown::Torn) }
         });
         Ok(arena)
@@ -198,27 +202,28 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
     fn walk(
         &self,
         header: &Header,
-        segments: &[(Range<u64>, Segment)],
+        segments: &[Segment],
+        ranges: &[Range<u64>],
         candidates: &mut Vec<u64>,
     ) -> Result<Usage, Unknown> {
-        let ranges: Vec<_> = segments.iter().map(|(range, _)| range.clone()).collect();
         let lists = Lists::new(self.reader.memory, self.reader.pages);
-        let fast = lists.fast(&header.fastbins, &ranges)?;
+        let fast = lists.fast(&header.fastbins, ranges)?;
         let mut usage = Usage::default();
-        for (range, segment) in segments {
-            let residency =
-                Residency::of(self.reader.pages, range.clone()).map_err(|_| Unknown::Unreadable)?;
+        for segment in segments {
+            let residency = Residency::of(self.reader.pages, segment.range.clone());
+            let residency = residency.map_err(|_| Unknown::Unreadable)?;
             let walk = Walk::new(self.reader.memory, &residency, segment, &fast);
             usage += walk.run(candidates)?;
+            usage.overhead += segment.chunks.start - segment.range.start;
         }
         Ok(usage)
     }
 
     /// The main arena's part of the program break, which ends with its top.
-    fn main_segments(&self, header: &Header) -> Result<(Vec<(Range<u64>, Segment)>, u64), Unknown> {
+    fn main_segments(&self, header: &Header) -> Result<Vec<Segment>, Unknown> {
         if header.system_mem == 0 {
             // Another allocator serves the program.
-            return Ok((Vec::new(), 0));
+            return Ok(Vec::new());
         }
         if !header.is_contiguous {
             return Err(Unknown::NotContiguous);
@@ -230,15 +235,14 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
         if !self.is_mapped(start..end) || header.top < first || start >= end {
             return Err(Unknown::Torn);
         }
-        let segment = Segment { chunks: first..end, end: End::Break { top: header.top } };
-        Ok((vec![(start..end, segment)], first - start))
+        Ok(vec![Segment { range: start..end, chunks: first..end, end: End::Break { top: header.top } }])
     }
 
     /// The heaps of another arena, from the one with its top back to the first.
-    fn heaps(&self, header: &Header) -> Result<(Vec<(Range<u64>, Segment)>, u64), Unknown> {
+    fn heaps(&self, header: &Header) -> Result<Vec<Segment>, Unknown> {
         let header_bytes = header.address & (HEAP_MAX - 1);
         let mut segments = Vec::new();
-        let mut overhead = 0;
+        let mut bytes = 0;
         let mut heap = header.top & !(HEAP_MAX - 1);
         let mut end = End::Top { top: header.top };
         while heap != 0 {
@@ -246,17 +250,18 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
             let is_first = heap == header.address & !(HEAP_MAX - 1);
             let first = if is_first { header.end.next_multiple_of(16) } else { heap + header_bytes };
             let range = heap..heap + size;
-            if segments.len() == MAX_HEAPS || is_first != (previous == 0) || first >= range.end {
+            bytes += size;
+            let is_torn = bytes > header.system_mem || is_first != (previous == 0) || first >= range.end;
+            if is_torn {
                 return Err(Unknown::Torn);
             }
-            overhead += first - heap;
-            segments.push((range.clone(), Segment { chunks: first..range.end, end }));
+            segments.push(Segment { chunks: first..range.end, range, end });
             (heap, end) = (previous, End::Fence);
         }
         if segments.is_empty() {
             return Err(Unknown::Torn);
         }
-        Ok((segments, overhead))
+        Ok(segments)
     }
 
     /// Returns true if a range lies in anonymous mappings without a gap.

@@ -52,6 +52,8 @@ pub(super) enum End {
 /// A range of chunks.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
+    /// Memory of the heap, with the allocator's structures in front of the first chunk.
+    pub(super) range: Range<u64>,
     pub(super) chunks: Range<u64>,
     pub(super) end: End,
 }
