@@ -24,6 +24,8 @@ pub(super) const HEAP_MAX: u64 = 64 << 20;
 const HEAP_HEADERS: [u64; 2] = [0x20, 0x30];
 /// Maximum number of arenas. The default limit is 8 per core.
 const MAX_ARENAS: usize = 1 << 16;
+/// Maximum number of threads of a host (`PID_MAX_LIMIT`).
+const MAX_THREADS: u64 = 4 << 20;
 /// Maximum number of bytes that are searched for the main arena: `.data` of libc has 6 KiB, that of a large static program
 /// some MiB.
 const MAX_SEARCHED: u64 = 16 << 20;
@@ -111,6 +113,7 @@ impl<M: Memory, P: Pages> Reader<'_, M, P> {
         let is_plausible = header.system_mem <= header.max_system_mem
             && header.top.is_multiple_of(16)
             && header.system_mem.is_multiple_of(16)
+            && header.attached_threads <= MAX_THREADS
             && header.max_system_mem < 1 << 47;
         if is_plausible { Ok(header) } else { Err(Unknown::Torn) }
     }
