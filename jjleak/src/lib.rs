@@ -8,6 +8,7 @@
 //! | [`allocators`] | mapped files | the allocator functions in them, and the instructions to probe |
 //! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
 //! | [`jvm`] | a JVM's memory | its generated code: where it is, and the methods in it |
+//! | [`memory`] | a process's memory and pages | what they are used for, read from outside |
 //! | [`perf_map`] | a process's perf map | names of code that other compilers generate |
 //! | [`jcmd`] | a JVM, if the user wants it | a perf map that is written anew |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
@@ -17,7 +18,6 @@
 //! | [`snapshot`] | - | the types of what is known at one instant |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
-//! | [`memory`] | a process's memory and pages | what they are used for, read from outside |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
 //! | [`cost`] | the cost of breakpoints, and a profile | the overhead of profiling |
 //! | [`pprof`] | a profile, a file | a file, a profile |

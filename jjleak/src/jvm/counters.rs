@@ -1,6 +1,8 @@
 //! Performance counters, which a JVM exports for its own monitoring tools
 //! (`src/hotspot/share/runtime/perfMemory.hpp` in the JDK).
 
+use std::collections::HashMap;
+
 use super::Memory;
 use super::structs::{Field, Structs};
 
@@ -60,6 +62,31 @@ pub(super) fn text(memory: &impl Memory, structs: &Structs, wanted: &str) -> Opt
         }
     }
     None
+}
+
+/// Maximum number of counters; JDK 11 to 25 have up to 200.
+const MAX_COUNTERS: u64 = 4096;
+
+/// All counters that are numbers, by name. `None` if counters are off.
+pub(crate) fn numbers(memory: &impl Memory, structs: &Structs) -> Option<HashMap<String, u64>> {
+    let layout = Layout::of(structs)?;
+    let pointer = |name| memory.pointer(structs.address(&[("PerfMemory", name)]).ok()?);
+    let (start, top) = (pointer("_start")?, pointer("_top")?);
+    let length = usize::try_from(top.checked_sub(start)?.min(MAX_BYTES)).ok()?;
+    let copy = memory.bytes(start, length)?;
+    let mut rest = copy.get(usize::try_from(layout.first.of(&copy)?).ok()?..)?;
+    let mut numbers = HashMap::new();
+    for _ in 0..layout.count.of(&copy)?.min(MAX_COUNTERS) {
+        let length = usize::try_from(layout.length.of(rest)?).ok().filter(|length| *length > 0)?;
+        let (entry, others) = rest.split_at_checked(length)?;
+        if layout.value_length.of(entry)? == 0 {
+            let behind = |start: Field| entry.get(usize::try_from(start.of(entry)?).ok()?..);
+            let value = Field { offset: 0, width: 8 }.of(behind(layout.value)?)?;
+            numbers.insert(String::from_utf8_lossy(until_zero(behind(layout.name)?)).into_owned(), value);
+        }
+        rest = others;
+    }
+    Some(numbers)
 }
 
 fn until_zero(bytes: &[u8]) -> &[u8] {

@@ -119,7 +119,7 @@ impl<M: Memory> Description<M> {
 }
 
 /// Addresses and origins of all flags' values.
-pub(super) fn flags(memory: &impl Memory, structs: &Structs) -> Option<HashMap<String, (u64, Origin)>> {
+pub(crate) fn flags(memory: &impl Memory, structs: &Structs) -> Option<HashMap<String, (u64, Origin)>> {
     let field = |name| structs.field(&[("JVMFlag", name), ("Flag", name)]).ok();
     let (name, value, word) = (field("_name")?, field("_addr")?, field("_flags")?);
     let stride = structs.size("JVMFlag").or_else(|_| structs.size("Flag")).ok()?;

@@ -10,15 +10,15 @@
 mod blob;
 mod codecache;
 mod continuations;
-mod counters;
-mod description;
+pub(crate) mod counters;
+pub(crate) mod description;
 mod library;
 mod lines;
 mod memory;
 mod methods;
 mod names;
 mod scopes;
-mod structs;
+pub(crate) mod structs;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unsigned5;
@@ -168,6 +168,16 @@ impl<M: Memory> Jvm<M> {
 /// Maximum number of the library's variables: HotSpot exports 30.
 const MAX_SYMBOLS: usize = 1024;
 
+/// Variables with the sizes of metaspace: contexts of JDK 17 and later, counters of JDK 17 to 21, and those of JDK 11.
+pub(crate) const METASPACE_VARIABLES: [&str; 6] = [
+    "_ZN9metaspace16MetaspaceContext20_class_space_contextE",
+    "_ZN9metaspace16MetaspaceContext23_nonclass_space_contextE",
+    "_ZN9metaspace15RunningCounters19_used_class_counterE",
+    "_ZN9metaspace15RunningCounters22_used_nonclass_counterE",
+    "_ZN14MetaspaceUtils11_used_wordsE",
+    "_ZN14MetaspaceUtils15_capacity_wordsE",
+];
+
 type Elf<'data> = ElfFile<'data, FileHeader64<Endianness>, Content<'data>>;
 
 /// Addresses, within the library, of the variables with HotSpot's description and of further variables that
@@ -183,7 +193,7 @@ impl Symbols {
         let exported = elf
             .dynamic_symbols()
             .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
-        let known = || variable::ALL.into_iter().chain([zgc::variable::THREAD]);
+        let known = || variable::ALL.into_iter().chain([zgc::variable::THREAD]).chain(METASPACE_VARIABLES);
         let hidden = elf.symbols().filter(|symbol| {
             symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
         });

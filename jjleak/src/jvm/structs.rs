@@ -14,19 +14,19 @@ const HOTSPOT_25: u64 = 25;
 
 /// A field: its offset in its structure, and its width in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) offset: u64,
-    pub(super) width: usize,
+pub(crate) struct Field {
+    pub(crate) offset: u64,
+    pub(crate) width: usize,
 }
 
 impl Field {
     /// Reads the field as an unsigned number in the structure at `base`.
-    pub(super) fn read(self, memory: &impl Memory, base: u64) -> Option<u64> {
+    pub(crate) fn read(self, memory: &impl Memory, base: u64) -> Option<u64> {
         memory.number(base.wrapping_add(self.offset), self.width)
     }
 
     /// Reads the field in a copy of the start of its structure.
-    pub(super) fn of(self, copy: &[u8]) -> Option<u64> {
+    pub(crate) fn of(self, copy: &[u8]) -> Option<u64> {
         let at = usize::try_from(self.offset).ok()?;
         let mut bytes = [0; 8];
         bytes.get_mut(..self.width)?.copy_from_slice(copy.get(at..at.checked_add(self.width)?)?);
@@ -34,12 +34,12 @@ impl Field {
     }
 
     /// Reads the field as a signed number in a copy.
-    pub(super) fn of_signed(self, copy: &[u8]) -> Option<i64> {
+    pub(crate) fn of_signed(self, copy: &[u8]) -> Option<i64> {
         Some(self.extended(self.of(copy)?))
     }
 
     /// Offset of the first byte after the field.
-    pub(super) fn end(self) -> u64 {
+    pub(crate) fn end(self) -> u64 {
         self.offset.saturating_add(self.width as u64)
     }
 
@@ -51,7 +51,7 @@ impl Field {
 
 /// The structure descriptions.
 #[derive(Debug, Default)]
-pub(super) struct Structs {
+pub(crate) struct Structs {
     fields: HashMap<(String, String), Field>,
     /// Addresses of static fields.
     statics: HashMap<(String, String), u64>,
@@ -60,7 +60,7 @@ pub(super) struct Structs {
 
 impl Structs {
     /// Reads the tables; `symbol` returns the addresses of exported variables.
-    pub(super) fn read(memory: &impl Memory, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
+    pub(crate) fn read(memory: &impl Memory, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let value =
             |name: &str| symbol(name).and_then(|address| memory.pointer(address)).ok_or(Error::NoStructs);
         let mut structs = Self::default();
@@ -98,22 +98,22 @@ impl Structs {
     }
 
     /// The field under the first of these names that exists: names change between versions.
-    pub(super) fn field(&self, names: &[(&str, &str)]) -> Result<Field, Error> {
+    pub(crate) fn field(&self, names: &[(&str, &str)]) -> Result<Field, Error> {
         first(&self.fields, names).ok_or_else(|| unknown(names))
     }
 
     /// Address of a static field.
-    pub(super) fn address(&self, names: &[(&str, &str)]) -> Result<u64, Error> {
+    pub(crate) fn address(&self, names: &[(&str, &str)]) -> Result<u64, Error> {
         first(&self.statics, names).ok_or_else(|| unknown(names))
     }
 
     /// Size of a structure in bytes.
-    pub(super) fn size(&self, name: &str) -> Result<u64, Error> {
+    pub(crate) fn size(&self, name: &str) -> Result<u64, Error> {
         self.sizes.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
     }
 
     /// The JDK's major version; 0 if unknown.
-    pub(super) fn version(&self, memory: &impl Memory) -> u64 {
+    pub(crate) fn version(&self, memory: &impl Memory) -> u64 {
         let address = self.address(&[("Abstract_VM_Version", "_vm_major_version")]);
         let major = address.ok().and_then(|address| memory.number(address, 4)).unwrap_or_default();
         // Until JDK 8, HotSpot has versions of its own; JDK 8 has 25. It has a single code heap.

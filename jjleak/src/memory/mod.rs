@@ -3,3 +3,4 @@
 //! In: a process's memory, its mappings and the state of its pages. Out: ranges and bytes by use, or the reason why they are unknown.
 
 pub mod glibc;
+pub mod hotspot;

@@ -256,7 +256,7 @@ pub(crate) fn classes() -> &'static Path {
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
             .args(
-                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways"]
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory"]
                     .map(|name| fixtures.join(name).with_extension("java")),
             )
             .output()
