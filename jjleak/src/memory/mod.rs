@@ -4,3 +4,12 @@
 
 pub mod glibc;
 pub mod hotspot;
+mod kind;
+mod rows;
+mod scan;
+mod smaps;
+
+pub use kind::{Claim, Kind};
+pub use rows::{Row, rows};
+pub use scan::Scan;
+pub use smaps::{Area, parse_smaps};
