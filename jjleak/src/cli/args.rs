@@ -343,7 +343,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a positive number of seconds, with fractions. The upper bound is within the range of timers.
-fn parse_interval(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
     const SHORTEST: f64 = 0.1;
     match text.parse::<f64>() {

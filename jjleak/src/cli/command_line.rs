@@ -7,6 +7,7 @@ use super::daemon::DaemonArgs;
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
+use super::memory::MemoryArgs;
 use super::report::ReportArgs;
 use super::top_args::TopArgs;
 
@@ -37,6 +38,8 @@ pub(super) enum Command {
     Top(Box<TopArgs>),
     Report(ReportArgs),
     Diff(DiffArgs),
+    #[command(hide = true)]
+    Memory(MemoryArgs),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
     Completions(CompletionsArgs),

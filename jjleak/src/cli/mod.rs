@@ -14,6 +14,7 @@ mod estimate;
 mod failure;
 mod hints;
 mod manual;
+mod memory;
 mod output_args;
 mod plan;
 mod profile;
@@ -87,6 +88,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         None if command_line.args.estimate => estimate::estimate(&command_line.args),
         None => profile::profile(&command_line.args),
         Some(Command::Top(args)) => top::watch(&args),
+        Some(Command::Memory(args)) => memory::scan(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Completions(args)) => {
             manual::completions(&args);

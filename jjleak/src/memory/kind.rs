@@ -39,6 +39,54 @@ pub enum Kind {
     Unknown,
 }
 
+impl Kind {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::JavaHeap => "java_heap",
+            Self::Metaspace => "metaspace",
+            Self::ClassSpace => "class_space",
+            Self::Code => "code",
+            Self::Gc => "gc",
+            Self::Cds => "cds",
+            Self::ThreadStacks => "thread_stacks",
+            Self::MallocLive => "malloc_live",
+            Self::MallocFree => "malloc_free",
+            Self::MallocCache => "malloc_cache",
+            Self::Brk => "brk",
+            Self::Anonymous => "anonymous",
+            Self::File => "file",
+            Self::Shared => "shared",
+            Self::Other => "other",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Words for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::JavaHeap => "Java heap",
+            Self::Metaspace => "metaspace",
+            Self::ClassSpace => "class space",
+            Self::Code => "JIT code",
+            Self::Gc => "garbage collector",
+            Self::Cds => "class data archive",
+            Self::ThreadStacks => "thread stacks",
+            Self::MallocLive => "malloc, in use",
+            Self::MallocFree => "malloc, free",
+            Self::MallocCache => "malloc, cached",
+            Self::Brk => "brk",
+            Self::Anonymous => "anonymous",
+            Self::File => "file",
+            Self::Shared => "shared memory",
+            Self::Other => "kernel",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Use of an address range, as the owner of the memory describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {

@@ -5,11 +5,13 @@
 pub mod glibc;
 pub mod hotspot;
 mod kind;
+mod process;
 mod rows;
 mod scan;
 mod smaps;
 
 pub use kind::{Claim, Kind};
+pub use process::ProcessScan;
 pub use rows::{Row, rows};
 pub use scan::Scan;
 pub use smaps::{Area, parse_smaps};

@@ -3,6 +3,7 @@
 //! In: what a run delivers ([`Observer`]), or saved profiles. Out: stdout, and files that are complete or absent.
 
 mod error;
+pub mod memory;
 mod outputs;
 mod stream;
 mod trace;

@@ -1,0 +1,183 @@
+//! Scan of a process, with what its allocator and its JVM say of it.
+
+use std::cell::Cell;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::glibc::{self, ProcessPages, Usage};
+use super::hotspot::{self, JvmMemory, PresentMemory};
+use super::{Claim, Kind, Row, Scan};
+use crate::file_content::Content;
+use crate::jvm::{self, Memory, ProcessMemory, Symbols};
+use crate::processes::{Error, Mapping, ModuleFiles, ModuleTable, Pid};
+
+/// Maximum time for reading the arenas of malloc: about 4 GiB of small chunks.
+const MAX_ARENA_TIME: Duration = Duration::from_secs(2);
+
+/// Resident memory of a process, and what is known of its use.
+#[derive(Debug, Clone)]
+pub struct ProcessScan {
+    /// Resident memory by use.
+    pub scan: Scan,
+    /// The JVM, if there is one and its description could be read.
+    pub jvm: Option<JvmMemory>,
+    /// Chunks of the C library's malloc, if they could be read.
+    pub malloc: Option<Usage>,
+    /// Number of threads.
+    pub threads: usize,
+    /// What could not be read, and why.
+    pub unknown: Vec<String>,
+}
+
+impl ProcessScan {
+    /// Scans a process. Nothing in it is stopped, run or made resident.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended, has no memory of its own, or must not be read.
+    pub fn of(pid: Pid) -> Result<Self, Error> {
+        let mappings = Mapping::all(pid)?;
+        let mut unknown = Vec::new();
+        let jvm = read_jvm(pid, &mappings).unwrap_or_else(|reason| {
+            unknown.push(format!("the JVM's structures could not be read: {reason}"));
+            None
+        });
+        let arenas = read_arenas(pid, &mappings).unwrap_or_else(|reason| {
+            unknown.push(format!("malloc's arenas could not be read: {reason}"));
+            None
+        });
+        let mut claims: Vec<_> = jvm.iter().flat_map(JvmMemory::ranges).map(of_jvm).collect();
+        claims.extend(arenas.iter().flat_map(glibc::Arenas::ranges).map(|range| Claim {
+            range,
+            kind: Kind::MallocLive,
+            name: String::new(),
+        }));
+        let malloc = arenas.and_then(|arenas| {
+            let failed = |reason| unknown.push(format!("malloc's chunks could not be read: {reason}"));
+            arenas.total().map_err(failed).ok()
+        });
+        let mut scan = Scan::of(pid, &claims)?;
+        if let Some(usage) = &malloc {
+            let free = usage.free.trimmable.saturating_add(usage.free.kept);
+            divide(&mut scan.rows, Kind::MallocLive, Kind::MallocFree, free);
+        }
+        Ok(Self { scan, jvm, malloc, threads: threads(pid), unknown })
+    }
+}
+
+/// The JVM in a process; `None` without one.
+fn read_jvm(pid: Pid, mappings: &[Mapping]) -> Result<Option<JvmMemory>, String> {
+    let mut modules = ModuleTable::default();
+    modules.refresh(&mut ModuleFiles::default(), pid, mappings);
+    let Some((library, bias)) = jvm::library(mappings, &modules) else { return Ok(None) };
+    let reason = |error: &dyn std::error::Error| error.to_string();
+    let content = library.content().map_err(|error| reason(&error))?;
+    let symbols = Symbols::of(Content::from(&content)).map_err(|error| reason(&error))?;
+    let described = ProcessMemory::open(pid).map_err(|error| reason(&error))?;
+    let present = PresentMemory::open(pid).map_err(|error| reason(&error))?;
+    let read = JvmMemory::read(&described, &present, symbols.above(bias), mappings);
+    read.map(Some).map_err(|error| reason(&error))
+}
+
+/// Arenas of the C library; `None` if the process does not map it.
+fn read_arenas(pid: Pid, mappings: &[Mapping]) -> Result<Option<glibc::Arenas>, String> {
+    let is_c_library = |mapping: &Mapping| {
+        let name = mapping.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name == "libc.so.6" || name.starts_with("libc-2.")
+    };
+    if !mappings.iter().any(is_c_library) {
+        return Ok(None);
+    }
+    let open = || -> io::Result<_> { Ok((ProcessMemory::open(pid)?, ProcessPages::open(pid)?)) };
+    let (memory, pages) = open().map_err(|error| error.to_string())?;
+    let memory = Timed { memory, end: Instant::now() + MAX_ARENA_TIME, is_late: Cell::new(false) };
+    let read = glibc::read(&memory, &pages, mappings);
+    if memory.is_late.get() {
+        return Err(format!("it takes more than {} s", MAX_ARENA_TIME.as_secs()));
+    }
+    read.map(Some).map_err(|error| error.to_string())
+}
+
+/// Memory that cannot be read any more from some time on.
+struct Timed<M> {
+    memory: M,
+    end: Instant,
+    is_late: Cell<bool>,
+}
+
+impl<M: Memory> Memory for Timed<M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        if self.is_late.get() || Instant::now() > self.end {
+            self.is_late.set(true);
+            return 0;
+        }
+        self.memory.read(address, into)
+    }
+}
+
+fn of_jvm((range, kind, name): (std::ops::Range<u64>, hotspot::Kind, String)) -> Claim {
+    let kind = match kind {
+        hotspot::Kind::JavaHeap => Kind::JavaHeap,
+        hotspot::Kind::Metaspace => Kind::Metaspace,
+        hotspot::Kind::ClassSpace => Kind::ClassSpace,
+        hotspot::Kind::Code => Kind::Code,
+        hotspot::Kind::Gc => Kind::Gc,
+        hotspot::Kind::Cds => Kind::Cds,
+        hotspot::Kind::ThreadStacks => Kind::ThreadStacks,
+    };
+    // All stacks are one row.
+    let name = if kind == Kind::ThreadStacks { "Java threads".to_owned() } else { name };
+    Claim { range, kind, name }
+}
+
+/// Moves up to so many resident bytes of one kind to another.
+fn divide(rows: &mut Vec<Row>, from: Kind, to: Kind, bytes: u64) {
+    let Some(row) = rows.iter_mut().find(|row| row.kind == from) else { return };
+    let bytes = bytes.min(row.resident);
+    row.resident -= bytes;
+    let name = row.name.clone();
+    rows.push(Row { kind: to, name, resident: bytes });
+    rows.retain(|row| row.resident > 0);
+    rows.sort_by_key(|row| std::cmp::Reverse(row.resident));
+}
+
+fn threads(pid: Pid) -> usize {
+    std::fs::read_dir(pid.proc_file("task")).map_or(0, Iterator::count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_this_process_add_up_and_have_its_allocator() {
+        let kept: Vec<Vec<u8>> = (0..1000).map(|_| vec![1; 5000]).collect();
+        let own = ProcessScan::of(Pid::new(std::process::id()).unwrap()).unwrap();
+        assert_eq!(own.scan.rows.iter().map(|row| row.resident).sum::<u64>(), own.scan.resident);
+        assert!(own.jvm.is_none() && own.threads > 0);
+        drop(kept);
+    }
+
+    #[test]
+    fn memory_is_not_read_any_more_after_its_time() {
+        let word = 7_u64;
+        let at = (&raw const word).addr() as u64;
+        let read = |end| {
+            let memory = ProcessMemory::open(Pid::new(std::process::id()).unwrap()).unwrap();
+            let timed = Timed { memory, end, is_late: Cell::new(false) };
+            (timed.read(at, &mut [0; 8]), timed.is_late.get())
+        };
+        assert_eq!(read(Instant::now() + MAX_ARENA_TIME * 60), (8, false));
+        assert_eq!(read(Instant::now().checked_sub(MAX_ARENA_TIME).unwrap()), (0, true));
+    }
+
+    #[test]
+    fn free_pages_are_a_row_of_their_own() {
+        let row = |kind, resident| Row { kind, name: String::new(), resident };
+        let mut rows = vec![row(Kind::MallocLive, 100), row(Kind::File, 50)];
+        divide(&mut rows, Kind::MallocLive, Kind::MallocFree, 30);
+        assert_eq!(rows, [row(Kind::MallocLive, 70), row(Kind::File, 50), row(Kind::MallocFree, 30)]);
+        divide(&mut rows, Kind::MallocLive, Kind::MallocCache, 1000);
+        assert!(rows.contains(&row(Kind::MallocCache, 70)) && rows.iter().all(|row| row.resident > 0));
+    }
+}

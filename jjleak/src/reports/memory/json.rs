@@ -1,0 +1,73 @@
+//! The report as JSON: docs/memory.md.
+
+use serde_json::{Map, Value, json as value};
+
+use super::{Change, MemoryReport};
+use crate::memory::{Kind, ProcessScan};
+
+/// Version of the document.
+const SCHEMA: u32 = 1;
+
+/// The report as one line of JSON.
+#[must_use]
+pub fn json(report: &MemoryReport<'_>) -> String {
+    let scan = &report.scan.scan;
+    let rows: Vec<_> = report.changes().iter().map(|change| row(report.scan, change)).collect();
+    let document = value!({
+        "schema": SCHEMA,
+        "time": report.taken_at.to_string(),
+        "process": {
+            "pid": report.process.pid.to_string().parse::<u32>().unwrap_or_default(),
+            "comm": report.process.comm,
+            "threads": report.scan.threads,
+        },
+        "elapsed_ms": report.first.map_or(0, |(_, elapsed)| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)),
+        "rss_bytes": scan.resident,
+        "grown_bytes": report.grown(),
+        "pss_bytes": scan.proportional,
+        "swap_bytes": scan.swapped,
+        "rows": rows,
+        "unknown": report.scan.unknown,
+    });
+    format!("{document}\n")
+}
+
+fn row(scan: &ProcessScan, change: &Change<'_>) -> Value {
+    value!({
+        "kind": change.kind.name(),
+        "name": change.name,
+        "resident_bytes": change.resident,
+        "grown_bytes": change.grown,
+        "details": details(scan, change.kind),
+    })
+}
+
+/// What is known of a kind; unknown values are left out.
+fn details(scan: &ProcessScan, kind: Kind) -> Map<String, Value> {
+    let mut details = Map::new();
+    let mut add = |name: &str, known: Option<u64>| {
+        details.extend(known.map(|known| (name.to_owned(), known.into())));
+    };
+    match (kind, &scan.jvm, &scan.malloc) {
+        (Kind::JavaHeap, Some(jvm), _) => {
+            add("used_bytes", jvm.heap.used.ok());
+            add("committed_bytes", jvm.heap.committed.ok());
+            add("used_after_collection_bytes", jvm.heap.used_after_collection.ok());
+        }
+        (Kind::Metaspace, Some(jvm), _) => {
+            add("used_bytes", jvm.metaspace.all.as_ref().ok().map(|space| space.used));
+            add("classes_loaded", jvm.classes.loaded.ok());
+            add("classes_unloaded", jvm.classes.unloaded.ok());
+            add("class_loaders", jvm.classes.loaders.ok());
+        }
+        (Kind::MallocLive, _, Some(usage)) => {
+            add("live_bytes", Some(usage.live.bytes));
+            add("live_chunks", Some(usage.live.count));
+            add("pinned_free_bytes", Some(usage.free.pinned));
+            add("cached_bytes", Some(usage.cached.bytes));
+        }
+        (Kind::MallocFree, _, Some(usage)) => add("trimmable_bytes", Some(usage.free.trimmable)),
+        _ => {}
+    }
+    details
+}

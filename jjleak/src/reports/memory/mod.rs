@@ -1,0 +1,75 @@
+//! Reports on the resident memory of a process.
+
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::memory::{Kind, ProcessScan};
+use crate::processes::Process;
+
+pub use json::json;
+pub use text::text;
+
+/// A scan, and what has changed since the first one.
+#[derive(Debug)]
+pub struct MemoryReport<'scan> {
+    /// The process.
+    pub process: &'scan Process,
+    /// Time of the scan.
+    pub taken_at: Timestamp,
+    /// The scan.
+    pub scan: &'scan ProcessScan,
+    /// The first scan, and the time since then; `None` if this is the first.
+    pub first: Option<(&'scan ProcessScan, Duration)>,
+}
+
+/// Resident memory of one use, now and since the first scan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change<'scan> {
+    pub(super) kind: Kind,
+    pub(super) name: &'scan str,
+    pub(super) resident: u64,
+    /// Change since the first scan.
+    pub(super) grown: i64,
+}
+
+impl MemoryReport<'_> {
+    /// Rows, the largest first; those that are gone last.
+    pub(super) fn changes(&self) -> Vec<Change<'_>> {
+        let before = self.first.map_or(&[][..], |(first, _)| &first.scan.rows);
+        let mut earlier: BTreeMap<_, _> =
+            before.iter().map(|row| ((row.kind, row.name.as_str()), row.resident)).collect();
+        let is_first = self.first.is_none();
+        let mut changes: Vec<_> = self
+            .scan
+            .scan
+            .rows
+            .iter()
+            .map(|row| {
+                let before = earlier.remove(&(row.kind, row.name.as_str())).unwrap_or(0);
+                let grown = if is_first { 0 } else { difference(row.resident, before) };
+                Change { kind: row.kind, name: &row.name, resident: row.resident, grown }
+            })
+            .collect();
+        changes.extend(earlier.into_iter().map(|((kind, name), before)| Change {
+            kind,
+            name,
+            resident: 0,
+            grown: difference(0, before),
+        }));
+        changes
+    }
+
+    /// Change of the resident memory since the first scan.
+    pub(super) fn grown(&self) -> i64 {
+        self.first.map_or(0, |(first, _)| difference(self.scan.scan.resident, first.scan.resident))
+    }
+}
+
+fn difference(now: u64, before: u64) -> i64 {
+    now.cast_signed().wrapping_sub(before.cast_signed())
+}
