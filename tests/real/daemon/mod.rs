@@ -1,5 +1,6 @@
 //! The daemon.
 
+mod aborted;
 mod clients;
 mod crashes;
 mod faults;

@@ -1,5 +1,6 @@
 //! A child process that does not outlive its test.
 
+use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
@@ -45,4 +46,16 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A number in the status of a running process (proc_pid_status(5)).
+pub(crate) fn status(pid: u32, name: &str) -> u64 {
+    status_if_running(pid, name).unwrap_or_else(|| panic!("process {pid} has no {name}"))
+}
+
+/// The same; `None` if it has ended.
+pub(crate) fn status_if_running(pid: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
