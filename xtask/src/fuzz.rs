@@ -20,8 +20,34 @@ use crate::{
 /// The file with the table of targets.
 const TARGETS: &str = "tests/fuzz/src/main.rs";
 
-/// Seconds per target in `cargo xtask test --long`.
+/// Seconds per target in `cargo xtask fuzz`.
 pub(crate) const SECONDS: u32 = 30;
+/// Runs per target in `cargo xtask test --long`.
+pub(crate) const RUNS: u64 = 10_000_000;
+/// Targets that take milliseconds a run, and the seconds that they get instead of so many runs: each run of `symbols` maps a file, has
+/// another process read it, and starts another one if that dies.
+const SLOW: [(&str, u32); 1] = [("symbols", 3600)];
+
+/// For how long a target is tried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Effort {
+    Seconds(u32),
+    /// Slow targets get their seconds.
+    Runs(u64),
+}
+
+impl Effort {
+    /// libFuzzer's option for a target.
+    fn option(self, target: &str) -> String {
+        let slow = SLOW.iter().find(|(slow, _)| *slow == target);
+        match (self, slow) {
+            (Self::Runs(runs), None) => format!("-runs={runs}"),
+            (Self::Runs(_), Some(&(_, seconds))) | (Self::Seconds(seconds), _) => {
+                format!("-max_total_time={seconds}")
+            }
+        }
+    }
+}
 
 /// Maximum size of an input: larger ones take longer and rarely find anything new.
 const MAX_INPUT_BYTES: u32 = 64 << 10;
@@ -33,8 +59,8 @@ const MAX_SECONDS: u32 = 10;
 const LIBRARIES: [&str; 3] = ["libdl.so.2", "libthread_db.so.1", "libnss_compat.so.2"];
 const LIBRARY_FOLDER: &str = "/lib/x86_64-linux-gnu";
 
-/// `cargo xtask fuzz [TARGET] [--seconds N]`.
-pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
+/// `cargo xtask fuzz [TARGET] [--seconds N | --runs N]`.
+pub(crate) fn fuzz(target: Option<&str>, effort: Effort) -> Result<ExitCode> {
     let targets = targets()?;
     if let Some(unknown) = target.filter(|target| targets.iter().all(|known| known != target)) {
         bail!("there is no fuzz target `{unknown}`, but {}", targets.join(", "));
@@ -46,11 +72,11 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
     for target in targets.iter().filter(|name| target.is_none_or(|target| target == **name)) {
         let corpus = folder.join("corpus").join(target);
         seed(target, &corpus).with_context(|| format!("cannot prepare {}", corpus.display()))?;
-        announce(&format!("fuzzing {target} for {seconds} s"));
+        announce(&format!("fuzzing {target} with {}", effort.option(target)));
         let mut command = Command::new(&program);
         command.current_dir(&folder).env("JJLEAK_FUZZ_TARGET", target).env("JJLEAK_FUZZ_CHILD", &child);
         command.args([
-            format!("-max_total_time={seconds}"),
+            effort.option(target),
             format!("-max_len={MAX_INPUT_BYTES}"),
             format!("-timeout={MAX_SECONDS}"),
             format!("-artifact_prefix={}-", folder.join(target).display()),

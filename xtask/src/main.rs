@@ -8,7 +8,7 @@
 //! | [`mod@test`], [`tally`] | run every test and count the results |
 //! | [`mod@verifier`] | instructions that the kernel's verifier processes for each BPF program |
 //! | [`caps`] | capabilities that jjleak needs |
-//! | [`hostile`] | the cost of hostile files |
+//! | [`hostile`] | the cost of hostile files and processes |
 //! | [`mod@fuzz`] | random input for all parsers |
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
 //! | [`mod@soak`] | resource usage of a long-running daemon |
@@ -55,7 +55,7 @@ mod vm;
 mod workspace;
 mod world;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -94,8 +94,12 @@ enum Verb {
     Verifier,
     /// Take each capability that jjleak needs away in turn, and see what it says
     Caps,
-    /// Profile processes that map hostile files, and fail if one costs more memory or time than it may
-    Hostile,
+    /// Profile hostile processes, fail if one costs more memory or time than it may, and write the table: half an hour
+    Hostile {
+        /// An older jjleak whose outcome is written down, too
+        #[arg(long, value_name = "BINARY")]
+        old: Option<PathBuf>,
+    },
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest {
         /// Boot Debian with systemd instead, and test the service that its package installs
@@ -132,6 +136,9 @@ enum Verb {
         /// Seconds for each target
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
+        /// Runs for each target, instead of seconds
+        #[arg(long, conflicts_with = "seconds")]
+        runs: Option<u64>,
     },
     /// Write man pages and shell completions into deploy/
     Manual,
@@ -162,14 +169,17 @@ fn main() -> ExitCode {
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
         Verb::Caps => caps::caps(),
-        Verb::Hostile => hostile::hostile(),
+        Verb::Hostile { old } => hostile::hostile(old.as_deref()),
         Verb::VmTest { service: false } => vm::test(),
         Verb::VmTest { service: true } => vm::service::test(),
         Verb::Soak { minutes } => soak::soak(minutes),
         Verb::Jdks => jdks::jdks(),
         Verb::World { only, list } => world::world(&only, list),
         Verb::Package { check } => package::package(check),
-        Verb::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
+        Verb::Fuzz { target, runs: Some(runs), .. } => {
+            fuzz::fuzz(target.as_deref(), fuzz::Effort::Runs(runs))
+        }
+        Verb::Fuzz { target, seconds, .. } => fuzz::fuzz(target.as_deref(), fuzz::Effort::Seconds(seconds)),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),

@@ -86,7 +86,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     if long && args.is_empty() {
         let others = [
             ("vm-test", vm::test()),
-            ("fuzz", fuzz::fuzz(None, fuzz::SECONDS)),
+            ("fuzz", fuzz::fuzz(None, fuzz::Effort::Runs(fuzz::RUNS))),
             ("package --check", package::package(true)),
             ("vm-test --service", vm::service::test()),
         ];

@@ -9,7 +9,7 @@ use std::process::Command;
 
 pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as, rust_ledger};
 pub(crate) use self::programs::{
-    Wrapper, arenas, bare, clock, differential, early, exhaustion, fibres, filtered, headless, jit,
+    Wrapper, arenas, bare, clock, differential, early, exhaustion, fibres, filtered, headless, hostile, jit,
     kept_by_library, leaky, loading_late, map_files, multitude, names, narrow, orphan, paced, paths, sampled,
     silent, static_arenas, static_early, static_jit, tail_calls, verdicts, wrapper,
 };

@@ -62,6 +62,16 @@ pub(crate) fn map_files() -> &'static Path {
     PATH.get_or_init(|| compile("map_files.so", &["map_files.c".to_owned()], &["-g", "-shared", "-fPIC"]))
 }
 
+/// The program that presents itself to a profiler as a hostile one would.
+pub(crate) fn hostile() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let units = ["main", "files", "memory", "names", "perf", "life"];
+        let units = units.map(|unit| format!("hostile/{unit}.c"));
+        compile("hostile", &units, &["-std=gnu11", "-D_GNU_SOURCE", "-g", "-pthread"])
+    })
+}
+
 /// The leaking Python extension, in its own folder.
 pub(crate) fn leaky() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
