@@ -36,6 +36,16 @@ fn is_main(frame: &Frame) -> bool {
 /// Indices of at most `most` frames: the allocation function, the call from the application, the application's frame and its
 /// callers. `None` is a gap.
 pub(super) fn folded(frames: &[SharedFrame], application: usize, most: usize) -> Vec<Option<usize>> {
+    let mut lines = folded_code(frames, application, most);
+    // The thread is no code: what runs in it is the question.
+    let thread = frames.len().checked_sub(1).filter(|last| frames[*last].kind == FrameKind::Thread);
+    if thread.is_some() && !lines.contains(&thread) {
+        lines.push(thread);
+    }
+    lines
+}
+
+fn folded_code(frames: &[SharedFrame], application: usize, most: usize) -> Vec<Option<usize>> {
     let above = above_main(frames).max(application + 1).min(frames.len());
     if above <= most {
         return (0..above).map(Some).collect();

@@ -120,6 +120,6 @@ pub(crate) fn arenas(data: &[u8]) {
                 assert_eq!(usage.bytes(), arena.system_bytes, "{arena:?}");
             }
         }
-        assert!(changes.len() > 0 || arenas.total().is_ok() || forged.absent != 0, "{arenas:?}");
+        assert!(!changes.is_empty() || arenas.total().is_ok() || forged.absent != 0, "{arenas:?}");
     }
 }

@@ -149,15 +149,15 @@ fn a_process_without_an_allocator_is_refused() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
-    for (arguments, what) in [
-        (&["-p", "1", "--format", "png"][..], "png"),
-        (&["-p", "1", "--colour"], "--colour"),
-        (&["-p", "none"], "none"),
-        (&["-p", "1", "-z", "10", "-Z", "9"], "--min-size 10 is larger than --max-size 9"),
-        (&["-c", "'open"], "--command"),
-        (&[], "required"),
+    const HELP: &str = "jjleak --help";
+    for (arguments, what, remedy) in [
+        (&["-p", "1", "--format", "png"][..], "png", HELP),
+        (&["-p", "1", "--colour"], "--colour", HELP),
+        (&["-p", "none"], "none: not a PID", "jjleak --name none"),
+        (&["-p", "1", "-z", "10", "-Z", "9"], "--min-size 10 is larger than --max-size 9", HELP),
+        (&["-c", "'open"], "--command", HELP),
     ] {
-        Ended::of(arguments).assert_failed(2, what, "jjleak --help");
+        Ended::of(arguments).assert_failed(2, what, remedy);
     }
 }
 

@@ -67,9 +67,9 @@ fn assert_read(report: &Report, bytes: u64, objects: u64) {
 }
 
 #[test]
-fn a_plain_report_is_read() {
+fn a_report_of_outstanding_allocations_is_read() {
     require_bpf!();
-    let (report, bytes, objects) = report(&[]);
+    let (report, bytes, objects) = report(&["--outstanding"]);
     assert_read(&report, bytes, objects);
     assert!(report.blocks.is_empty());
 }

@@ -48,7 +48,7 @@ impl Drop for Process {
     }
 }
 
-/// A number in the status of a running process (proc_pid_status(5)).
+/// A number in the status of a running process (`proc_pid_status(5)`).
 pub(crate) fn status(pid: u32, name: &str) -> u64 {
     status_if_running(pid, name).unwrap_or_else(|| panic!("process {pid} has no {name}"))
 }

@@ -68,7 +68,7 @@ pub(super) fn all() -> Vec<Entry> {
         elf("compressed-that-lies", || compressed(1 << 62, &[0x78, 0x9c, 3, 0])),
         elf("compressed-gibibytes", || {
             // Stored blocks of zeros, each of which says that it is not the last one.
-            let block = [&[0, 0xff, 0xff, 0, 0][..], &[0; 0xffff]].concat();
+            let block = [&[0, 0xff, 0xff, 0, 0][..], &vec![0; 0xffff]].concat();
             compressed(8 << 30, &[&[0x78, 0x01][..], &block.repeat(1000)].concat())
         }),
         elf("compressed-by-an-unknown-method", || compressed_by(77, 1 << 20, &[0; 64])),
@@ -80,10 +80,10 @@ pub(super) fn all() -> Vec<Entry> {
 fn number(mut value: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value > 0x7f {
-        bytes.push((value & 0x7f) as u8 | 0x80);
+        bytes.extend(u8::try_from(value & 0x7f | 0x80));
         value >>= 7;
     }
-    bytes.push(value as u8);
+    bytes.extend(u8::try_from(value));
     bytes
 }
 
@@ -115,6 +115,7 @@ fn raw(info: Vec<u8>, abbreviations: Vec<u8>) -> Elf {
 }
 
 /// A unit that has the code, with these entries.
+#[expect(clippy::needless_pass_by_value, reason = "all callers have made it for this")]
 fn unit(entries: Vec<u8>, more: &[Section]) -> Elf {
     let content = [&[4, 0, 0, 0, 0, 0, 8, 1][..], &words(&[CODE, 64]), &entries].concat();
     let length = u32::try_from(content.len()).unwrap().to_le_bytes();
@@ -124,6 +125,7 @@ fn unit(entries: Vec<u8>, more: &[Section]) -> Elf {
 }
 
 /// A unit with line information: version 3, one file.
+#[expect(clippy::needless_pass_by_value, reason = "all callers have made it for this")]
 fn lines(program: Vec<u8>) -> Elf {
     let head = [&[1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1][..], b"\0a.c\0\0\0\0\0"].concat();
     let head_bytes = u32::try_from(head.len()).unwrap().to_le_bytes();

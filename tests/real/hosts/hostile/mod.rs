@@ -26,7 +26,7 @@ use self::entry::Entry;
 use self::under_daemon::Confined;
 use crate::support::compile;
 use crate::support::ledger::Ledger;
-use crate::support::privilege::{is_long, require_bpf};
+use crate::support::privilege::{is_long, require_bpf, require_time};
 use crate::support::process::status;
 
 /// Environment variable with the file into which the results of all entries are written.
@@ -63,6 +63,9 @@ fn wanted() -> impl Iterator<Item = Entry> + Send {
 #[test]
 fn hostile_files_and_processes_cost_little_and_others_are_counted_to_the_byte() {
     require_bpf!();
+    if !runs_all() {
+        require_time!("`cargo xtask hostile` runs the corpus, which takes minutes");
+    }
     let other = run::other();
     let entries = Mutex::new(wanted().enumerate());
     let (table, failed) = (Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));

@@ -117,7 +117,7 @@ pub(super) fn profile(entry: &Entry) -> Outcome {
 /// What another jjleak does: says it in words.
 pub(super) fn by_other(entry: &Entry, program: &Path) -> String {
     let hostile = Hostile::start(entry, None);
-    let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", OTHER_MEMORY_KIB);
+    let limited = format!("ulimit -v {OTHER_MEMORY_KIB}; exec \"$0\" \"$@\"");
     let mut command = Command::new("timeout");
     command.args(["--signal=INT", "--kill-after=17", "3", "sh", "-c", &limited]).arg(program);
     command.args(["-p", &hostile.pid().to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());

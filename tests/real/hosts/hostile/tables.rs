@@ -97,6 +97,7 @@ pub(super) fn all() -> Vec<Entry> {
 }
 
 /// Symbols in both tables.
+#[expect(clippy::needless_pass_by_value, reason = "all callers have made it for this")]
 fn symbols(names: &[u8], symbols: Vec<Vec<u8>>) -> Elf {
     let symbols = symbols.concat();
     Elf::new(vec![
@@ -130,9 +131,13 @@ fn program(program: &[u8]) -> Section {
     let mut section = frames(0);
     let distance = CODE.cast_signed() - (section.address + section.content.len() as u64 + 8).cast_signed();
     let distance = i32::try_from(distance).unwrap().to_le_bytes();
-    let mut entry =
-        [&(section.content.len() as u32 + 4).to_le_bytes()[..], &distance, &64_u32.to_le_bytes(), &[0]]
-            .concat();
+    let mut entry = [
+        &(u32::try_from(section.content.len()).unwrap() + 4).to_le_bytes()[..],
+        &distance,
+        &64_u32.to_le_bytes(),
+        &[0],
+    ]
+    .concat();
     entry.extend(program);
     entry.resize(entry.len().next_multiple_of(4), 0);
     section.content.extend(u32::try_from(entry.len()).unwrap().to_le_bytes());
@@ -143,7 +148,7 @@ fn program(program: &[u8]) -> Section {
 
 /// A table of Go's functions: a magic number, and the words of its header.
 fn go(magic: u32, header: [u64; 8]) -> Elf {
-    let content = [&magic.to_le_bytes()[..], &[0, 0, 1, 8], &words(&header), &[1; 1 << 20]].concat();
+    let content = [&magic.to_le_bytes()[..], &[0, 0, 1, 8], &words(&header), &vec![1; 1 << 20]].concat();
     Elf::new(vec![
         Section::new(".gopclntab", PROGBITS, content),
         Section::new(".go.buildinfo", PROGBITS, b"\xff Go buildinf:\x08\x02\0\0\0\0\0\0".to_vec()),

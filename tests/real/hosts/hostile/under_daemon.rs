@@ -50,7 +50,7 @@ impl Confined {
         fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
         let hostile = Hostile::start(entry, Some(&self.place.program(compile::hostile())));
         let begin = Instant::now();
-        let begun = self.metric("jjleak_profiles_total");
+        let profiled = self.metric("jjleak_profiles_total");
         // A process that has another name by now is not watched.
         let asked = format!("POST /api/v1/processes/{}/profile", hostile.pid());
         let is_watched = (0..30).any(|_| {
@@ -58,7 +58,9 @@ impl Confined {
             self.place.ask(&asked).0.starts_with("HTTP/1.1 202 ")
         });
         if is_watched {
-            until(SOON, "a profile", || self.metric("jjleak_profiles_total") > begun || self.profiling() > 0);
+            until(SOON, "a profile", || {
+                self.metric("jjleak_profiles_total") > profiled || self.profiling() > 0
+            });
             until(MAX_PROFILE, "the end of a profile", || self.profiling() == 0);
         }
         for path in ["/", "/metrics", "/api/v1/processes"] {
