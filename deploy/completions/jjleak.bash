@@ -34,6 +34,9 @@ _jjleak() {
             jjleak,manual)
                 cmd="jjleak__subcmd__manual"
                 ;;
+            jjleak,memory)
+                cmd="jjleak__subcmd__memory"
+                ;;
             jjleak,report)
                 cmd="jjleak__subcmd__report"
                 ;;
@@ -58,6 +61,9 @@ _jjleak() {
             jjleak__subcmd__help,manual)
                 cmd="jjleak__subcmd__help__subcmd__manual"
                 ;;
+            jjleak__subcmd__help,memory)
+                cmd="jjleak__subcmd__help__subcmd__memory"
+                ;;
             jjleak__subcmd__help,report)
                 cmd="jjleak__subcmd__help__subcmd__report"
                 ;;
@@ -71,7 +77,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff doctor daemon completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -337,7 +343,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help)
-            opts="top report diff doctor daemon completions manual help"
+            opts="top report diff memory doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -434,6 +440,20 @@ _jjleak() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jjleak__subcmd__help__subcmd__memory)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jjleak__subcmd__help__subcmd__report)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -469,6 +489,32 @@ _jjleak() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jjleak__subcmd__memory)
+            opts="-p -h --pid --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -80,6 +80,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand top 'Show a live view of processes and call sites, refreshed every second'
             cand report 'Show saved profiles (pprof files) of jjleak or of another tool'
             cand diff 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
+            cand memory 'Show what the resident memory of a process is used for, and what grows'
             cand doctor 'Report what a profile of a process on this host will show, and how to make it show more'
             cand daemon 'Watch processes, profile those that grow, and keep the profiles and findings'
             cand completions 'Print a script for shell completion of jjleak''s arguments'
@@ -183,6 +184,13 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'jjleak;memory'= {
+            cand -p 'Process to scan'
+            cand --pid 'Process to scan'
+            cand --format 'Format'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'jjleak;doctor'= {
             cand -p 'Process to examine; without it, only the host is examined'
             cand --pid 'Process to examine; without it, only the host is examined'
@@ -208,6 +216,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand top 'Show a live view of processes and call sites, refreshed every second'
             cand report 'Show saved profiles (pprof files) of jjleak or of another tool'
             cand diff 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
+            cand memory 'Show what the resident memory of a process is used for, and what grows'
             cand doctor 'Report what a profile of a process on this host will show, and how to make it show more'
             cand daemon 'Watch processes, profile those that grow, and keep the profiles and findings'
             cand completions 'Print a script for shell completion of jjleak''s arguments'
@@ -219,6 +228,8 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         &'jjleak;help;report'= {
         }
         &'jjleak;help;diff'= {
+        }
+        &'jjleak;help;memory'= {
         }
         &'jjleak;help;doctor'= {
         }
