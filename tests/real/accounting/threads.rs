@@ -90,8 +90,8 @@ fn every_format_shows_the_threads_and_a_saved_profile_keeps_them() {
     require_bpf!();
     let mut ledger = Ledger::start();
     ledger.set_up("ledgers");
-    let jjleak =
-        ledger.attach(&["--threads", "--format", "text,json,svg,html,pprof,collapsed", "--out", "."]);
+    let formats = ["--format", "text,json,svg,html,pprof,collapsed", "--out", "."];
+    let jjleak = ledger.attach(&[&["--threads", "--outstanding"], &formats[..]].concat());
     ledger.run("ledgers");
     let ended = jjleak.interrupt().assert_done();
     let accounts = ledger.thread_accounts();
