@@ -37,7 +37,7 @@ impl Failure {
         Self::new(USAGE, what, "see jjleak --help")
     }
 
-    /// What the user can do about it.
+    /// Remedy for the user.
     #[cfg(test)]
     pub(super) fn remedy(&self) -> &str {
         &self.remedy

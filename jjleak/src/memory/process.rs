@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::glibc::{self, ProcessPages, Usage};
-use super::hotspot::{self, JvmMemory, PresentMemory};
+use super::hotspot::{JvmMemory, PresentMemory};
 use super::{Claim, Kind, Row, Scan};
 use crate::file_content::Content;
 use crate::jvm::{self, Memory, ProcessMemory, Symbols};
@@ -25,7 +26,7 @@ pub struct ProcessScan {
     pub malloc: Option<Usage>,
     /// Number of threads.
     pub threads: usize,
-    /// What could not be read, and why.
+    /// Structures that could not be read, with the reasons.
     pub unknown: Vec<String>,
 }
 
@@ -115,16 +116,7 @@ impl<M: Memory> Memory for Timed<M> {
     }
 }
 
-fn of_jvm((range, kind, name): (std::ops::Range<u64>, hotspot::Kind, String)) -> Claim {
-    let kind = match kind {
-        hotspot::Kind::JavaHeap => Kind::JavaHeap,
-        hotspot::Kind::Metaspace => Kind::Metaspace,
-        hotspot::Kind::ClassSpace => Kind::ClassSpace,
-        hotspot::Kind::Code => Kind::Code,
-        hotspot::Kind::Gc => Kind::Gc,
-        hotspot::Kind::Cds => Kind::Cds,
-        hotspot::Kind::ThreadStacks => Kind::ThreadStacks,
-    };
+fn of_jvm((range, kind, name): (Range<u64>, Kind, String)) -> Claim {
     // All stacks are one row.
     let name = if kind == Kind::ThreadStacks { "Java threads".to_owned() } else { name };
     Claim { range, kind, name }

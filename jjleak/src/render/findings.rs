@@ -19,7 +19,7 @@ const COLUMNS: usize = 110;
 
 /// All findings of a report.
 pub(super) struct Causes<'a> {
-    /// What leaks or grows, worst first.
+    /// Findings that leak or grow, worst first.
     all: Vec<Finding<'a>>,
     /// Before there are verdicts: what grows fastest.
     pub(super) fastest: Vec<Finding<'a>>,
@@ -46,12 +46,12 @@ impl<'a> Causes<'a> {
         self.material().filter(move |finding| finding.kind == kind)
     }
 
-    /// What leaks and matters, worst first.
+    /// Material leaks, worst first.
     pub(super) fn leaking(&self) -> impl Iterator<Item = &Finding<'a>> + Clone {
         self.of_kind(VerdictKind::Leaking)
     }
 
-    /// What grows and matters, and is not known to leak.
+    /// Material growth that is not known to leak.
     pub(super) fn growing(&self) -> impl Iterator<Item = &Finding<'a>> + Clone {
         self.of_kind(VerdictKind::Growing)
     }

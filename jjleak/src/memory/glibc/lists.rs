@@ -16,7 +16,7 @@ const MAX_CACHED: usize = u16::MAX as usize;
 /// Pages kept, because neighbours in a list often share one.
 const KEPT_PAGES: usize = 64;
 
-/// How links between free chunks are stored.
+/// Encoding of links between free chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     /// Combined with their own address, since 2.32 (`PROTECT_PTR`).
@@ -159,7 +159,7 @@ struct Shape {
     counter_bytes: u64,
     /// True if a counter is the number of chunks that fit into the list besides those in it.
     counts_free_slots: bool,
-    /// How links are stored, if all versions with this shape agree.
+    /// Encoding of links, if all versions with this shape agree.
     links: Option<Links>,
     /// True if all entries have the same key.
     has_keys: bool,

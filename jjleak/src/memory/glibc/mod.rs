@@ -31,9 +31,9 @@ use lists::Lists;
 use pages::{PAGE, Residency};
 use walk::{End, Segment, Walk};
 
-/// How often an arena is read that changes while it is read.
+/// Maximum number of attempts to read an arena that changes meanwhile.
 const TRIES: u32 = 4;
-/// How often caches of threads are read, which change with each allocation.
+/// Maximum number of attempts to read caches of threads, which change with each allocation.
 const CACHE_TRIES: u32 = 10;
 /// Maximum size of an arena: the states of its pages take 32 MiB.
 const MAX_ARENA_BYTES: u64 = 128 << 30;
@@ -82,7 +82,7 @@ pub struct Arena {
     pub max_system_bytes: u64,
     /// Number of threads that allocate from it.
     pub attached_threads: u64,
-    /// What the bytes are used for.
+    /// Use of its bytes.
     pub usage: Result<Usage, Unknown>,
 }
 

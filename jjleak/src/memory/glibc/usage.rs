@@ -1,4 +1,4 @@
-//! What the bytes of arenas are used for.
+//! Use of the bytes of arenas.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -61,7 +61,7 @@ impl Free {
     }
 }
 
-/// What the bytes of an arena are used for. `live`, `cached`, `overhead` and `free` add up to the arena's size.
+/// Use of the bytes of an arena. `live`, `cached`, `overhead` and `free` add up to the arena's size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Chunks that the program has not freed.

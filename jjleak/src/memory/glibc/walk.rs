@@ -23,16 +23,16 @@ const MIN_SIZE: u64 = 32;
 const HEADER: u64 = 16;
 /// Bytes at the start of a free chunk that a trim keeps (`sizeof (struct malloc_chunk)`).
 const LINKS: u64 = 48;
-/// How often a part of a heap is read again before the part in front of it is, too.
+/// Number of attempts to read a part of a heap before the part in front of it is read again, too.
 const TRIES: u32 = 3;
-/// How often parts of a heap are read again altogether. Each costs some microseconds.
+/// Maximum number of attempts for all parts of a heap. Each costs some microseconds.
 const MAX_RETRIES: u32 = 5000;
 /// Maximum number of chunks that are looked at as caches of threads: twice the default limit of threads.
 const MAX_CACHES: usize = 1 << 16;
 /// Number of parts that can be read again: a chunk at the start of a part may have merged with those in front of it.
 const MAX_CHECKPOINTS: usize = 64;
 
-/// How a range of chunks ends.
+/// End of a range of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// With the main arena's top, of which a trim gives back pages if it ends at the program break.

@@ -10,6 +10,7 @@ mod structures;
 
 use std::ops::Range;
 
+use super::Kind;
 use crate::jvm::structs::Structs;
 use crate::jvm::{Error, Memory, counters};
 use crate::processes::Mapping;
@@ -33,26 +34,6 @@ pub enum Unknown {
 
 /// A value, or the reason why it is unknown.
 pub type Reading<T> = Result<T, Unknown>;
-
-/// Kind of an address range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Kind {
-    /// The Java heap.
-    JavaHeap,
-    /// Metadata of classes.
-    Metaspace,
-    /// The part of metaspace that compressed class pointers reach.
-    ClassSpace,
-    /// Generated code and its segment maps.
-    Code,
-    /// Tables of the collector.
-    Gc,
-    /// Archives of class data sharing.
-    Cds,
-    /// Stacks of Java threads.
-    ThreadStacks,
-}
 
 /// Java heap, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

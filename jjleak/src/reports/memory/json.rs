@@ -42,7 +42,7 @@ fn row(scan: &ProcessScan, change: &Change<'_>) -> Value {
     })
 }
 
-/// What is known of a kind; unknown values are left out.
+/// Known figures of a kind; unknown ones are left out.
 fn details(scan: &ProcessScan, kind: Kind) -> Map<String, Value> {
     let mut details = Map::new();
     let mut add = |name: &str, known: Option<u64>| {

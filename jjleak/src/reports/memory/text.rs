@@ -86,7 +86,7 @@ fn row(text: &mut String, report: &MemoryReport<'_>, change: &Change<'_>) {
     );
 }
 
-/// What is known of a kind besides its resident memory.
+/// Known figures of a kind besides its resident memory.
 fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
     match kind {
         Kind::JavaHeap => {

@@ -33,7 +33,7 @@ const A_WHILE: Duration = Duration::from_secs(1);
 /// Interval of reading how much memory processes use.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What came of an entry.
+/// Outcome of an entry.
 pub(super) struct Outcome {
     pub(super) seconds: f64,
     pub(super) memory_kib: u64,
@@ -114,7 +114,7 @@ pub(super) fn profile(entry: &Entry) -> Outcome {
     Outcome { seconds, memory_kib, said }
 }
 
-/// What another jjleak does: says it in words.
+/// Outcome with another jjleak, in words.
 pub(super) fn by_other(entry: &Entry, program: &Path) -> String {
     let hostile = Hostile::start(entry, None);
     let limited = format!("ulimit -v {OTHER_MEMORY_KIB}; exec \"$0\" \"$@\"");
