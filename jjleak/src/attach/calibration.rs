@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::probes::{ExitCounts, close_links};
+use super::thread_cpu_time;
 use crate::processes::{Mapping, Pid};
 
 /// File of the timed functions.
@@ -16,7 +17,7 @@ pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 const EMULATED_CALLS: u32 = 500;
 /// On a busy virtual machine, each call can take 50 microseconds.
 const STEPPED_CALLS: u32 = 20;
-/// Number of timings, of which the fastest counts: disturbances only make them longer.
+/// Number of timings in CPU time, of which the fastest counts: disturbances only make them longer.
 const TIMINGS: u32 = 3;
 
 /// Number of measurements, of which the first plausible one counts. Other programs with probes in the same file can disturb one.
@@ -120,12 +121,12 @@ fn offset(mappings: &[Mapping], address: u64) -> Option<u64> {
     Some(address - mapping.addresses.start + mapping.file_offset)
 }
 
-/// Nanoseconds per call.
+/// Nanoseconds of CPU time per call.
 fn time(function: extern "C" fn(), calls: u32) -> f64 {
     let timing = || {
-        let begin = Instant::now();
+        let begun = thread_cpu_time();
         (0..calls).for_each(|_| std::hint::black_box(function)());
-        begin.elapsed().as_secs_f64() * 1e9 / f64::from(calls)
+        thread_cpu_time().saturating_sub(begun).as_secs_f64() * 1e9 / f64::from(calls)
     };
     (0..TIMINGS).map(|_| timing()).fold(f64::INFINITY, f64::min)
 }

@@ -335,7 +335,7 @@ fn parse_mappings(name: &str) -> Result<MappingKinds, String> {
 /// Parses a percentage.
 fn parse_percent(text: &str) -> Result<f64, String> {
     const LOWEST: f64 = 0.1;
-    const HIGHEST: f64 = 100_000.;
+    const HIGHEST: f64 = 1_000_000_000.;
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (LOWEST..=HIGHEST).contains(&percent) => Ok(percent),
         _ => Err(format!("not a percentage from {LOWEST} to {HIGHEST}")),

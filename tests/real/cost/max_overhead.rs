@@ -14,7 +14,7 @@ use crate::support::accounts::{Accounts, assert_nothing_lost};
 use crate::support::attached::Attached;
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
-use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::jjleak::{Ended, Jjleak, NEVER_REACHED};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
@@ -209,7 +209,7 @@ fn a_bound_that_is_never_reached_changes_nothing() {
     require_bpf!();
 
     let mut program = Paced::start();
-    let jjleak = program.attach(&["--max-overhead", "100000"]);
+    let jjleak = program.attach(&["--max-overhead", NEVER_REACHED]);
     let leaked = program.run(3_000);
     let report = jjleak.interrupt().assert_done().report();
 
@@ -222,7 +222,8 @@ fn a_command_below_a_bound_is_counted_from_its_first_allocation() {
     require_bpf!();
 
     let early = compile::early().to_str().unwrap();
-    let ended = Ended::of(["--max-overhead", "100000", "--format", "json", "--", early, "0"]).assert_done();
+    let ended =
+        Ended::of(["--max-overhead", NEVER_REACHED, "--format", "json", "--", early, "0"]).assert_done();
 
     let report = ended.report();
     assert_eq!((report.windows, report.live_error), (None, None));

@@ -21,6 +21,9 @@ use super::lines::Lines;
 use super::probes;
 use super::process::Process;
 
+/// A `--max-overhead` that no machine reaches, however slow it is: ten million times what the program takes.
+pub(crate) const NEVER_REACHED: &str = "1000000000";
+
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_jjleak");
 
