@@ -12,6 +12,8 @@ use super::lazy::LazyFile;
 const BLOCK_BYTES: u64 = 4 << 10;
 /// Number of cached blocks: 16 MiB.
 const BLOCKS: usize = 4096;
+/// Number of blocks that are read at once until the cache is full: the names of most files fit, and are read in fewer calls.
+const AHEAD: u64 = 16;
 
 /// Reads short ranges of a file.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Window<'data> {
     content: Content<'data>,
     /// Number and bytes of a block, at its number modulo [`BLOCKS`].
     blocks: Vec<Option<(u64, Vec<u8>)>>,
+    /// Number of blocks read.
+    read: usize,
     /// A range that spans blocks.
     joined: Vec<u8>,
 }
@@ -27,7 +31,7 @@ impl<'data> Window<'data> {
     /// A window on a file.
     #[must_use]
     pub fn new(content: Content<'data>) -> Self {
-        Self { content, blocks: vec![None; BLOCKS], joined: Vec::new() }
+        Self { content, blocks: vec![None; BLOCKS], read: 0, joined: Vec::new() }
     }
 
     /// The bytes of a range, as far as the file has them; `None` if it cannot be read.
@@ -66,13 +70,24 @@ impl<'data> Window<'data> {
     }
 
     fn block(&mut self, file: &LazyFile<'_>, number: u64) -> Option<&[u8]> {
-        let slot = &mut self.blocks[usize::try_from(number).ok()? % BLOCKS];
-        if slot.as_ref().is_none_or(|(known, _)| *known != number) {
-            let start = number * BLOCK_BYTES;
-            let mut bytes = vec![0; usize::try_from(BLOCK_BYTES.min(file.length() - start)).ok()?];
-            file.fill(start, &mut bytes)?;
-            *slot = Some((number, bytes));
+        let slot = usize::try_from(number).ok()? % BLOCKS;
+        if self.blocks[slot].as_ref().is_none_or(|(known, _)| *known != number) {
+            let (first, count) =
+                if self.read < BLOCKS { (number - number % AHEAD, AHEAD) } else { (number, 1) };
+            self.read_blocks(file, first, count)?;
         }
-        slot.as_ref().map(|(_, bytes)| &bytes[..])
+        self.blocks[slot].as_ref().map(|(_, bytes)| &bytes[..])
+    }
+
+    fn read_blocks(&mut self, file: &LazyFile<'_>, first: u64, count: u64) -> Option<()> {
+        let start = first * BLOCK_BYTES;
+        let length = (count * BLOCK_BYTES).min(file.length() - start);
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        file.fill(start, &mut bytes)?;
+        for (number, block) in (first..).zip(bytes.chunks(usize::try_from(BLOCK_BYTES).ok()?)) {
+            self.blocks[usize::try_from(number).ok()? % BLOCKS] = Some((number, block.to_vec()));
+            self.read += 1;
+        }
+        Some(())
     }
 }
