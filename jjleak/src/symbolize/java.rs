@@ -1,12 +1,12 @@
 //! Names of Java methods and of other code that a JVM generates.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use jjleak_common::jvm::{CodeHeap, id_in_frame};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::layer;
 
+use crate::fast_map::{FastMap, fast_map};
 use crate::jvm::{Blob, JavaFrame, Jvm, KnownMethods, Memory, Methods};
 use crate::snapshot::{Frame, FrameKind, SharedFrame};
 
@@ -18,7 +18,7 @@ const MAX_PLACES: usize = 1 << 17;
 pub struct KnownJava {
     methods: KnownMethods,
     /// Frames by code location, with the compiled code that they belong to.
-    places: HashMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
+    places: FastMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
     /// Number of frames without names.
     pub unnamed: u64,
 }
@@ -27,17 +27,17 @@ pub struct KnownJava {
 pub struct JavaNames<'a, M> {
     heaps: &'a [CodeHeap],
     methods: Methods<'a, M>,
-    places: &'a mut HashMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
+    places: &'a mut FastMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
     unnamed: &'a mut u64,
     /// Results since the creation of this value.
-    recent: HashMap<StackFrame, Option<Arc<[SharedFrame]>>>,
+    recent: FastMap<StackFrame, Option<Arc<[SharedFrame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
     /// Names code in these code heaps.
     pub fn new(jvm: &'a Jvm<M>, heaps: &'a [CodeHeap], known: &'a mut KnownJava) -> Self {
         let KnownJava { methods, places, unnamed } = known;
-        Self { heaps, methods: jvm.methods(methods), places, unnamed, recent: HashMap::new() }
+        Self { heaps, methods: jvm.methods(methods), places, unnamed, recent: fast_map(0) }
     }
 
     /// Frames of a word of a stack, innermost first; `None` if it is not in code of the JVM, or that code has been discarded.

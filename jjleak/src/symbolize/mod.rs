@@ -14,11 +14,12 @@ mod native;
 mod signal;
 mod tail_calls;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jjleak_common::stack::{StackFrame, StackStatus};
 
+use crate::fast_map::{FastMap, fast_map};
 use crate::processes::{Module, ModuleTable};
 use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
@@ -35,13 +36,13 @@ pub struct StackNames {
     /// Stacks by row. A vector, because thousands of consecutive rows are read per snapshot.
     known: Vec<Option<NamedStack>>,
     /// Frames of generated code, by row and word, for stacks not symbolized yet.
-    generated: HashMap<u32, GeneratedFrames>,
+    generated: FastMap<u32, GeneratedFrames>,
     /// The distinct frames of all stacks.
     distinct: FrameSet,
 }
 
 /// Frames by word of the stack.
-type GeneratedFrames = HashMap<StackFrame, Arc<[SharedFrame]>>;
+type GeneratedFrames = FastMap<StackFrame, Arc<[SharedFrame]>>;
 
 impl StackNames {
     /// No names yet. Symbols of native code come from `symbolizer`.
@@ -50,7 +51,7 @@ impl StackNames {
         Self {
             native: NativeSymbols::new(symbolizer),
             known: Vec::new(),
-            generated: HashMap::new(),
+            generated: fast_map(0),
             distinct: FrameSet::default(),
         }
     }
@@ -184,7 +185,7 @@ impl ProcessNames<'_> {
 fn unnamed<'names, 'stacks: 'names>(
     rows: impl Iterator<Item = u32>,
     known: &[Option<NamedStack>],
-    generated: &'names HashMap<u32, GeneratedFrames>,
+    generated: &'names FastMap<u32, GeneratedFrames>,
     stack: impl Fn(u32) -> Option<&'stacks RawStack>,
 ) -> impl Iterator<Item = WithGenerated<'names>> {
     let is_new = |row: &u32| known.get(*row as usize).is_none_or(Option::is_none);

@@ -2,7 +2,6 @@
 
 mod ahead;
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use super::child::protocol::{self, Symbol};
 use super::frame_set::FrameSet;
 use super::tail_calls::{Call, TailCalls};
 use super::{GeneratedFrames, signal};
-use crate::fast_map::FastMap;
+use crate::fast_map::{FastMap, fast_map};
 use crate::file_content::Content;
 use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
@@ -31,12 +30,12 @@ pub(super) struct NativeSymbols {
     /// Frames in stacks.
     shared: FastMap<InProcess, Rc<[SharedFrame]>>,
     /// Frames without names, for mapped code that is in no segment of its file.
-    unlocated: HashMap<FileVersion, Known>,
+    unlocated: FastMap<FileVersion, Known>,
     tail_calls: TailCalls,
     /// Addresses after the tail calls between a call and the function that runs, outermost first, in the call's file.
-    jumps: HashMap<(Place, Place), Rc<[u64]>>,
+    jumps: FastMap<(Place, Place), Rc<[u64]>>,
     /// Go functions of files without symbols; `None` for files without Go.
-    go: HashMap<FileVersion, Option<GoNames>>,
+    go: FastMap<FileVersion, Option<GoNames>>,
     ahead: Ahead,
 }
 
@@ -96,10 +95,10 @@ impl NativeSymbols {
             symbolizer,
             known: FastMap::default(),
             shared: FastMap::default(),
-            unlocated: HashMap::new(),
+            unlocated: fast_map(0),
             tail_calls: TailCalls::default(),
-            jumps: HashMap::new(),
-            go: HashMap::new(),
+            jumps: fast_map(0),
+            go: fast_map(0),
             ahead: Ahead::default(),
         }
     }
@@ -340,7 +339,7 @@ fn frame_in(module: &Module) -> Frame {
 }
 
 /// The Go function at an address; empty if unknown.
-fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, address: u64) -> String {
+fn go_name(known: &mut FastMap<FileVersion, Option<GoNames>>, module: &Module, address: u64) -> String {
     let names =
         known.entry(module.version).or_insert_with(|| GoNames::read(Content::from(&module.content().ok()?)));
     let name = names.as_ref().and_then(|names| names.at(address));
