@@ -3,7 +3,7 @@
 //! The user side finishes them from a copy of the thread's stack once it has the rows.
 
 use crate::unwind::Row;
-use crate::unwind::step::WORD;
+use crate::unwind::step::{WORD, interpreter};
 
 /// State of a walk before its next step, with the copied stack.
 ///
@@ -104,6 +104,17 @@ pub fn can_lead_to_frame(
     is_above && (is_below_signal || points_to_frame(word, copied_at, words, is_code))
 }
 
+/// Returns true if the word at this place of a copied stack is one of an interpreted Java frame that the walk reads, because the word
+/// above the frame pointer is a return address into generated code, for which `is_generated` returns true.
+#[inline(always)]
+#[must_use]
+pub fn is_of_interpreted_frame(place: u64, is_generated: impl Fn(u64) -> bool) -> bool {
+    let returns_above = |below_frame_pointer: u64| is_generated(place + below_frame_pointer / WORD + 1);
+    returns_above(interpreter::SENDER_STACK_POINTER)
+        || returns_above(interpreter::METHOD)
+        || returns_above(interpreter::BYTECODE)
+}
+
 /// Returns true if a word can be the segment registers that a signal has saved: those of 64-bit user code (`__USER_CS` and `__USER_DS`
 /// in arch/x86/include/asm/segment.h; kernels before 4.5 save no stack segment).
 #[inline(always)]
@@ -172,6 +183,14 @@ mod tests {
         assert!(leads(frame, &[19]), "it is a CFA");
         assert!(leads(frame, &[22]), "it is the base register of a trampoline");
         assert!(leads(0, &[11]), "it ends the chain");
+    }
+
+    #[test]
+    fn words_of_an_interpreted_frame_are_those_below_a_return_into_generated_code() {
+        let generated = |place| place == 20;
+        let places: Vec<u64> = (0..30).filter(|place| is_of_interpreted_frame(*place, generated)).collect();
+        // The frame pointer is at place 19.
+        assert_eq!(places, [11, 16, 18]);
     }
 
     #[test]

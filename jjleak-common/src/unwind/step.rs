@@ -25,6 +25,18 @@ pub mod signal_frame {
     pub const RIP: u64 = 40 + 16 * 8;
 }
 
+/// Offsets below the frame pointer in a frame of HotSpot's interpreter, in bytes (`src/hotspot/cpu/x86/frame_x86.hpp` in the JDK).
+pub mod interpreter {
+    /// Stack pointer of the caller: its arguments have become locals.
+    pub const SENDER_STACK_POINTER: u64 = 8;
+    /// The `Method`.
+    pub const METHOD: u64 = 3 * 8;
+    /// The first local variable, the outermost one.
+    pub const LOCALS: u64 = 7 * 8;
+    /// The current bytecode.
+    pub const BYTECODE: u64 = 8 * 8;
+}
+
 /// Returns true if a word of the stack can be at this address.
 #[inline(always)]
 #[must_use]

@@ -72,8 +72,11 @@ pub(super) fn look_up(scratch: Claimed, image: ImageId, address: u64) -> Result<
     let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
     report(image, hint, identity);
     if hint.begin == 0 {
-        let is_generated = hint.end != 0;
-        return Err(if is_generated { StackStatus::GeneratedCode } else { StackStatus::NoMapping });
+        if hint.end == 0 {
+            return Err(StackStatus::NoMapping);
+        }
+        scratch.walk().unfinished.awaits_rows = 1;
+        return Err(StackStatus::GeneratedCode);
     }
     // SAFETY: the index is in bounds.
     let found = unsafe {

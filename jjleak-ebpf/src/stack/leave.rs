@@ -2,7 +2,7 @@
 
 use jjleak_common::{
     stack::{InterpretedFrame, StackStatus},
-    unwind::step::{MAX_FRAME_BYTES, is_possible_cfa, signal_frame},
+    unwind::step::{MAX_FRAME_BYTES, interpreter, is_possible_cfa, signal_frame},
 };
 
 use super::{
@@ -26,18 +26,6 @@ pub(super) fn signal_frame(scratch: Claimed) -> Step {
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
     Ok(())
-}
-
-/// Offsets below the frame pointer in a frame of HotSpot's interpreter, in bytes (src/hotspot/cpu/x86/frame_x86.hpp in the JDK).
-pub(super) mod interpreter {
-    /// Stack pointer of the caller: its arguments have become locals.
-    pub(crate) const SENDER_STACK_POINTER: u64 = 8;
-    /// The `Method`.
-    pub(crate) const METHOD: u64 = 3 * 8;
-    /// The first local variable, the outermost one.
-    pub(crate) const LOCALS: u64 = 7 * 8;
-    /// The current bytecode.
-    pub(crate) const BYTECODE: u64 = 8 * 8;
 }
 
 /// Adds a frame of HotSpot's interpreter and continues with its caller. The frame pointer points to the caller's frame pointer

@@ -22,8 +22,9 @@ pub(super) struct Scratch {
     replays: replay::Replays,
     extents: replay::Extents,
     pages: unfinished::Pages,
-    /// Words of the stack that are addresses of code, and those that were hashed.
+    /// Words of the stack that are addresses of code, those of code in no file, and those that were hashed.
     code_words: unfinished::Places,
+    generated_words: unfinished::Places,
     hashed_words: unfinished::Places,
     /// Header of the current generated code.
     header: [u32; HEADER_WORDS],
@@ -111,6 +112,12 @@ impl Claimed {
     pub(super) fn code_words(self) -> *mut u64 {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).code_words) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn generated_words(self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).generated_words) }.cast()
     }
 
     #[inline(always)]

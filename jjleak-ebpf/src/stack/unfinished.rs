@@ -20,7 +20,8 @@ use jjleak_common::{
     stack::StackStatus,
     unfinished::{
         BYTES_BELOW, COPY_PAGES, HashedWords, PAGE_BYTES, QUERY_WORK, SEGMENTS_ABOVE, SHARE_SHIFT,
-        Unfinished, UnfinishedUse, can_be_segments, can_lead_to_frame, points_to_frame,
+        Unfinished, UnfinishedUse, can_be_segments, can_lead_to_frame, is_of_interpreted_frame,
+        points_to_frame,
     },
     unwind::step::{LAST_ADDRESS, WORD},
 };
@@ -60,8 +61,21 @@ const PLACE_WORDS: usize = size_of::<HashedWords>() / size_of::<u64>() * COPY_PA
 
 const _: () = assert!(PLACE_WORDS.is_power_of_two() && PAGE_BYTES % WINDOW_BYTES == 0);
 
-/// Entries: page, number of the walk, and 1 if the page holds code.
+/// Entries: page, number of the walk, and the [kind](memory) of the page.
 pub(super) type Pages = [u64; PAGES];
+
+/// Kinds of memory, as bits.
+mod memory {
+    /// Any other.
+    pub(super) const DATA: u64 = 0;
+    /// Code.
+    pub(super) const CODE: u64 = 1;
+    /// Code in no file, in addition to [`CODE`].
+    pub(super) const GENERATED: u64 = 2;
+    /// All bits.
+    pub(super) const MASK: u64 = 3;
+    pub(super) const BITS: u64 = 2;
+}
 
 /// Words of a copied stack: a bit for each, in order.
 pub(super) type Places = [u64; PLACE_WORDS];
@@ -88,8 +102,8 @@ pub(super) struct State {
     walks: u64,
     /// Number of queries of mappings.
     queries: u64,
-    /// Flags of the mapping found by the last query.
-    mapping_flags: u64,
+    /// Kind of the mapping found by the last query.
+    mapping_kind: u64,
     /// Addresses of the last mapping without code, most likely the heap.
     data_begin: u64,
     data_end: u64,
@@ -109,7 +123,9 @@ impl State {
 #[inline(always)]
 pub(super) fn prepare(scratch: Claimed, image: ImageId) {
     let walk = scratch.walk();
-    if walk.status == StackStatus::NoMapping as u64 && walk.unfinished.awaits_rows != 0 {
+    let is_unknown =
+        walk.status == StackStatus::NoMapping as u64 || walk.status == StackStatus::GeneratedCode as u64;
+    if is_unknown && walk.unfinished.awaits_rows != 0 {
         identify(scratch, image.0);
     }
 }
@@ -117,7 +133,7 @@ pub(super) fn prepare(scratch: Claimed, image: ImageId) {
 #[inline(never)]
 fn identify(scratch: Claimed, image: u32) -> u64 {
     let walk = scratch.walk();
-    // The user side knows neither a JVM's memory nor that of Go's runtime.
+    // The user side does not know the memory of Go's runtime, and the memory of a JVM may have changed when it reads that.
     if walk.is_java != 0 || walk.scheduler != 0 || walk.heap.is_entered() {
         return 0;
     }
@@ -194,12 +210,17 @@ extern "C" fn add_word(index: u64, context: *mut Claimed) -> i64 {
     let at = copied_at.wrapping_add(place * WORD);
     let of_place = place as usize / u64::BITS as usize & (PLACE_WORDS - 1);
     // SAFETY: the mask keeps the index in bounds.
-    let (code, hashed) =
-        unsafe { (scratch.code_words().add(of_place), scratch.hashed_words().add(of_place)) };
+    let (code, generated, hashed) = unsafe {
+        (
+            scratch.code_words().add(of_place),
+            scratch.generated_words().add(of_place),
+            scratch.hashed_words().add(of_place),
+        )
+    };
     let bit = 1 << (place & (u64::BITS as u64 - 1));
     if bit == 1 << (u64::BITS - 1) {
-        // SAFETY: both point into a map value that is ours while claimed.
-        unsafe { (*code, *hashed) = (0, 0) };
+        // SAFETY: all point into a map value that is ours while claimed.
+        unsafe { (*code, *generated, *hashed) = (0, 0, 0) };
     }
     let page = at & !(PAGE_BYTES - 1);
     if page == state.absent {
@@ -212,19 +233,27 @@ extern "C" fn add_word(index: u64, context: *mut Claimed) -> i64 {
         return CONTINUE;
     }
     let word = window::at(scratch, index);
-    let is_code = is_code(scratch, word);
+    let kind = kind_of_memory(scratch, word);
     let state = &mut scratch.walk().unfinished;
     if can_be_segments(word) {
         state.segments = place;
     }
     let is_below_signal = place + SEGMENTS_ABOVE == state.segments;
     let is_code_at = |place| is_code_at(scratch, place, words);
-    // SAFETY: both point into a map value that is ours while claimed.
+    let is_generated_at = |place| is_at(scratch.generated_words(), place, words);
+    let is_code = kind & memory::CODE != 0;
+    // SAFETY: all point into a map value that is ours while claimed.
     unsafe {
         if is_code {
             *code |= bit;
         }
-        if is_code || can_lead_to_frame(word, place, copied_at, words, is_below_signal, is_code_at) {
+        if kind & memory::GENERATED != 0 {
+            *generated |= bit;
+        }
+        if is_code
+            || can_lead_to_frame(word, place, copied_at, words, is_below_signal, is_code_at)
+            || is_of_interpreted_frame(place, is_generated_at)
+        {
             *hashed |= bit;
             let walk = scratch.walk();
             walk.hash = walk.hash.push(word | place << ADDRESS_BITS);
@@ -236,15 +265,21 @@ extern "C" fn add_word(index: u64, context: *mut Claimed) -> i64 {
 /// Returns true if the word at a place is an address of code; words below the current one do not count yet.
 #[inline(always)]
 fn is_code_at(scratch: Claimed, place: u64, words: u64) -> bool {
+    is_at(scratch.code_words(), place, words)
+}
+
+/// Returns true if the bit of a place is set. `bits` are [`Places`] of the scratch.
+#[inline(always)]
+fn is_at(bits: *const u64, place: u64, words: u64) -> bool {
     let index = place as usize / u64::BITS as usize & (PLACE_WORDS - 1);
     // SAFETY: the mask keeps the index in bounds.
-    let bits = unsafe { *scratch.code_words().add(index) };
+    let bits = unsafe { *bits.add(index) };
     place < words && bits >> (place & (u64::BITS as u64 - 1)) & 1 != 0
 }
 
-/// Returns true if an address is in a mapping of code, and not on the stack.
+/// [Kind](memory) of the memory at an address; that of the stack counts as data.
 #[inline(always)]
-fn is_code(scratch: Claimed, address: u64) -> bool {
+fn kind_of_memory(scratch: Claimed, address: u64) -> u64 {
     let walk = scratch.walk();
     let (data_begin, data_end) = (walk.unfinished.data_begin, walk.unfinished.data_end);
     if address < FIRST_ADDRESS
@@ -252,23 +287,23 @@ fn is_code(scratch: Claimed, address: u64) -> bool {
         || address.wrapping_sub(walk.stack_begin) < walk.stack_end.wrapping_sub(walk.stack_begin)
         || address.wrapping_sub(data_begin) < data_end.wrapping_sub(data_begin)
     {
-        return false;
+        return memory::DATA;
     }
     let page = address >> PAGE_SHIFT;
-    let key = page << (WALK_BITS + 1) | walk.unfinished.walks << 1;
+    let key = page << (WALK_BITS + memory::BITS) | walk.unfinished.walks << memory::BITS;
     let place = (page ^ page >> 6) as usize & (PAGES - 1);
     // SAFETY: the mask keeps the index in bounds.
     let entry = unsafe { scratch.pages().add(place) };
     // SAFETY: as above.
     let known = unsafe { *entry };
-    if known & !1 == key {
-        return known & 1 != 0;
+    if known & !memory::MASK == key {
+        return known & memory::MASK;
     }
     if walk.unfinished.queries >= MAX_QUERIES {
-        return false;
+        return memory::DATA;
     }
     walk.unfinished.queries += 1;
-    walk.unfinished.mapping_flags = 0;
+    walk.unfinished.mapping_kind = memory::DATA;
     let mut context: *mut Walk = walk;
     // SAFETY: the callback has the helper's signature, and its context outlives the call.
     let status = unsafe {
@@ -277,24 +312,26 @@ fn is_code(scratch: Claimed, address: u64) -> bool {
     };
     if status != 0 && status != NO_MAPPING {
         // The memory map is locked: nothing is known of the page.
-        return true;
+        return memory::CODE;
     }
-    let is_code = scratch.walk().unfinished.mapping_flags & VM_EXEC != 0;
+    let kind = scratch.walk().unfinished.mapping_kind;
     // SAFETY: as above.
-    unsafe { *entry = key | is_code as u64 };
-    is_code
+    unsafe { *entry = key | kind & memory::MASK };
+    kind
 }
 
 #[inline(never)]
 extern "C" fn note_mapping(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
-    // SAFETY: the helper passes the context given by `is_code`.
+    // SAFETY: the helper passes the context given by `kind_of_memory`.
     let walk = unsafe { &mut **context };
     let vma = vma as u64;
     let flags = read_kernel(vma + kernel_offset!(vma_flags)).unwrap_or(0);
-    walk.unfinished.mapping_flags = flags;
-    if flags & VM_EXEC == 0
-        && let (Some(begin), Some(end)) =
-            (read_kernel(vma + kernel_offset!(vma_start)), read_kernel(vma + kernel_offset!(vma_end)))
+    if flags & VM_EXEC != 0 {
+        let is_generated = read_kernel::<u64>(vma + kernel_offset!(vma_file)) == Some(0);
+        let generated = if is_generated { memory::GENERATED } else { memory::DATA };
+        walk.unfinished.mapping_kind = memory::CODE | generated;
+    } else if let (Some(begin), Some(end)) =
+        (read_kernel(vma + kernel_offset!(vma_start)), read_kernel(vma + kernel_offset!(vma_end)))
     {
         walk.unfinished.data_begin = begin;
         walk.unfinished.data_end = end;

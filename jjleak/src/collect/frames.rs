@@ -111,7 +111,7 @@ impl Frames {
     /// Takes the frames of a row's stack. Those of an unfinished stack stay, because they are needed to finish it.
     pub(super) fn take(&mut self, row: u32) -> Option<RawStack> {
         let (_, stack) = self.received.get_mut(&row)?;
-        if stack.status == StackStatus::NoMapping {
+        if matches!(stack.status, StackStatus::NoMapping | StackStatus::GeneratedCode) {
             return Some(stack.clone());
         }
         let frames = mem::take(&mut stack.frames);

@@ -200,6 +200,7 @@ impl BlobLayout {
         };
         let size = self.size.of(copy)?;
         let is_inside = at <= code.start && code.start < code.end && code.end <= at.wrapping_add(size);
+        let frame_words = u32::try_from(self.frame_size.of(copy)?).ok()?.cast_signed();
         is_inside.then(|| Blob {
             at,
             size,
@@ -208,6 +209,17 @@ impl BlobLayout {
             name: String::new(),
             method: self.method.of(copy).unwrap_or_default(),
             compile_id: self.compile_id.of(copy).unwrap_or_default(),
+            frame_words,
+            deopt_handlers: self.deopt_handlers_of(at, copy),
+        })
+    }
+
+    /// Addresses of the deoptimization handlers.
+    fn deopt_handlers_of(&self, at: u64, copy: &[u8]) -> [Option<u64>; 2] {
+        let start = if let CodeRange::Offsets { .. } = self.code { at } else { 0 };
+        let address = |field: Field| Some(start.wrapping_add(field.of(copy)?));
+        self.deopt_handlers.as_ref().map_or([None; 2], |handlers| {
+            [address(handlers.of_calls), handlers.of_method_handles.and_then(address)]
         })
     }
 

@@ -40,7 +40,7 @@ use structs::Structs;
 
 use crate::file_content::{Content, TooCostly};
 
-pub use blob::{Blob, BlobKind};
+pub use blob::{Blob, BlobKind, JavaCode};
 pub use description::{Description, Origin};
 pub use library::{describes_itself, has_name, is_library, library};
 pub use memory::{Memory, ProcessMemory};

@@ -7,9 +7,10 @@ mod jdk_8;
 use std::cell::RefCell;
 
 use jjleak_common::jvm::CodeHeap;
+use jjleak_common::unwind::RowKind;
 use proptest::prelude::*;
 
-use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods, Methods};
+use super::{Blob, BlobKind, JavaCode, JavaFrame, Jvm, KnownMethods, Methods};
 use image::{
     BLOB_HEADER, CODE, CODE_BYTES, Changing, FIELDS, HEAP, HEAP_BYTES, HEAPS, Image, METHODS, SEGMENT_MAP,
     STEP, image, image_of, open,
@@ -57,6 +58,19 @@ fn code_is_found_with_its_kind_wherever_in_it_an_address_is() {
     }
     assert_eq!(find(&jvm, HEAP + 5 * STEP), None, "no block");
     assert_eq!(find(&jvm, HEAP + HEAP_BYTES), None);
+}
+
+#[test]
+fn code_is_unwound_by_what_it_is() {
+    let jvm = open(image());
+    let unwinding = |step: u64| {
+        let at = HEAP + step * STEP + 16 + BLOB_HEADER + 0x20;
+        find(&jvm, at).unwrap().unwinding(at)
+    };
+    assert_eq!(unwinding(0), Some(JavaCode::Interpreted));
+    let Some(JavaCode::By(compiled)) = unwinding(1) else { panic!("compiled code has a row") };
+    assert_eq!(compiled.kind(), RowKind::Sp as u64);
+    assert_eq!(unwinding(3), None, "the callers of a virtual thread's frames are not on its stack");
 }
 
 #[test]

@@ -6,17 +6,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackStatus};
+use jjleak_common::stack::{InterpretedFrame, MAX_FRAMES, StackFrame, StackStatus};
 use jjleak_common::unfinished::{PAGE_BYTES, Unfinished};
-use jjleak_common::unwind::step::{WORD, is_possible_cfa, is_word_address, signal_frame};
+use jjleak_common::unwind::step::{
+    MAX_FRAME_BYTES, WORD, interpreter, is_possible_cfa, is_word_address, signal_frame,
+};
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
 /// The code at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// Code of a file: its row and its layer, see [`jjleak_common::unwind::Mapping::layer`].
+    /// Code with a row, and its layer: see [`jjleak_common::unwind::Mapping::layer`].
     Known(Row, u16),
-    /// Code in no file.
+    /// A native method's wrapper in a JVM: the size of its frame in words, and its layer.
+    Wrapper(u64, u16),
+    /// A JVM's interpreter.
+    Interpreter,
+    /// Code in no file that cannot be unwound.
     Generated,
     /// Not known, or not for certain.
     Unknown,
@@ -170,6 +176,8 @@ impl Walk<'_> {
         let address = self.instruction_pointer.wrapping_sub(u64::from(self.after_call));
         let (row, layer) = match code(address) {
             Code::Known(row, layer) => (row, layer),
+            Code::Wrapper(words, layer) => (self.row_of_wrapper(words)?, layer),
+            Code::Interpreter => return self.leave_interpreted(),
             Code::Generated => return Err(End::Final(StackStatus::GeneratedCode)),
             Code::Unknown => return Err(End::UnknownCode),
         };
@@ -248,6 +256,48 @@ impl Walk<'_> {
         } else {
             Err(End::Final(StackStatus::Unsupported))
         }
+    }
+
+    /// Row of a native method's wrapper whose frame has this size. It may have moved the stack pointer slightly to align it; then the
+    /// frame pointer identifies the frame.
+    fn row_of_wrapper(&self, words: u64) -> Result<Row, End> {
+        const ALIGNMENT: u64 = 16;
+        let by_size = self.stack_pointer.wrapping_add(words * WORD);
+        let by_frame_pointer = self.frame_pointer.value.wrapping_add(2 * WORD);
+        let row = if by_frame_pointer.wrapping_sub(by_size) <= ALIGNMENT {
+            Row::new(0, RowKind::Fp, 2, SavedFp::AtFp, 0)
+        } else {
+            Row::new(0, RowKind::Sp, words, SavedFp::AtCfa, -2)
+        };
+        // The value decides, so all stacks in the row must have it.
+        self.frame_pointer.hashed()?;
+        row.ok_or(End::Final(StackStatus::Unsupported))
+    }
+
+    /// Adds a frame of a JVM's interpreter and continues with its caller.
+    fn leave_interpreted(&mut self) -> Step {
+        if self.frames.len() >= MAX_FRAMES {
+            return Err(End::Final(StackStatus::TooDeep));
+        }
+        let frame = self.frame_pointer.hashed()?;
+        if frame.wrapping_sub(self.stack_pointer) >= MAX_FRAME_BYTES {
+            return Err(End::Final(StackStatus::BadFrame));
+        }
+        let below = |offset: u64| self.hashed_word(frame.wrapping_sub(offset));
+        let bytecode = below(interpreter::BYTECODE)?;
+        let method = below(interpreter::METHOD)?;
+        let sender = below(interpreter::SENDER_STACK_POINTER)?;
+        if !InterpretedFrame::can_be(method) || !is_possible_cfa(sender, self.stack_pointer) {
+            return Err(End::Final(StackStatus::BadFrame));
+        }
+        let (frame_pointer, return_address) =
+            (self.word(frame)?, self.hashed_word(frame.wrapping_add(WORD))?);
+        let interpreted = InterpretedFrame::pack(method, bytecode);
+        self.frames.push(interpreted.found_by_frame_pointer(self.by_frame_pointer.into()));
+        (self.frame_pointer, self.stack_pointer, self.instruction_pointer) =
+            (frame_pointer, sender, return_address);
+        (self.after_call, self.by_frame_pointer, self.base_saved) = (true, false, 0);
+        Ok(())
     }
 
     /// Continues with the frame that a signal interrupted.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use jjleak::render::json::{Document, StackDocument};
 
 use crate::support::bounded::LONG;
-use crate::support::java::Java;
+use crate::support::java::{self, Java};
 use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::lines::Lines;
 use crate::support::privilege::{is_long, require_program};
@@ -170,8 +170,8 @@ fn stacks_of_the_native_part_of_a_jvm_are_complete() {
     Shares::of([&report]).assert_complete("a JVM", 1000, &excused);
 }
 
-/// Its own libraries are known in the first run, too, because they are in its run path. Its code is known before it runs Java;
-/// if jjleak is late, stacks end there (`generated_code`) instead of following frame pointers, which would invent frames.
+/// Its own libraries are known in the first run, too, because they are in its run path. If it ends before jjleak has read the layout
+/// of its code, stacks end there (`generated_code`) instead of following frame pointers, which would invent frames.
 #[test]
 fn stacks_of_a_jvm_from_its_start_are_complete() {
     require_program!("java");
@@ -184,6 +184,24 @@ fn stacks_of_a_jvm_from_its_start_are_complete() {
             &["changed", "generated_code", "no_mapping"],
         );
     }
+}
+
+/// Until jjleak has read the layout of its code, the kernel side sends copies of the stacks.
+#[test]
+fn stacks_of_a_jvm_that_starts_below_a_watched_shell_are_complete() {
+    require_program!("java");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read start; java -Xshare:off -cp \"$0\" Leak; true"]).arg(java::classes());
+    let mut shell = Process::spawn(shell.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let (mut stdin, stdout) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
+    let pid = shell.id().to_string();
+    let jjleak = Jjleak::attached(["--follow", "-p", &pid, "3600", "--format", "json"]);
+    writeln!(stdin, "start").unwrap();
+    Lines::of("java", stdout).skip_to("ready", LONG);
+    let reports = jjleak.interrupt().assert_done().reports();
+    drop(stdin);
+    shell.end(LONG);
+    Shares::of(&reports).assert_complete("java", 5_000, &["changed"]);
 }
 
 /// A debugger that reads another program's symbols, on request once jjleak is attached.

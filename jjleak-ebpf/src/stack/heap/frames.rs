@@ -2,11 +2,11 @@
 
 use jjleak_common::{
     stack::{InterpretedFrame, StackFrame, StackStatus},
-    unwind::{Row, RowKind},
+    unwind::{Row, RowKind, step::interpreter},
 };
 
 use super::{
-    super::{Claimed, leave::interpreter, walk::push, window::word},
+    super::{Claimed, walk::push, window::word},
     task,
 };
 

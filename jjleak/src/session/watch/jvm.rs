@@ -4,16 +4,18 @@ use std::time::Instant;
 
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use jjleak_common::process::ProcessSlot;
+use jjleak_common::unwind::{Row, RowKind, layer};
 
 use super::jvm_start::{Awaited, JvmLibraries, LEAST_REST, Outcome};
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Scan, Watch};
 use crate::collect::Collector;
-use crate::jvm::{self, Jvm, ProcessMemory};
+use crate::jvm::{self, JavaCode, Jvm, ProcessMemory};
 use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
 use crate::session::Error;
 use crate::symbolize::{JavaNames, KnownJava, StackNames};
+use crate::unwind::Code;
 
 /// State of the JVM in a process, if there is one.
 #[derive(Default)]
@@ -60,9 +62,40 @@ impl WatchedJvm {
         }
     }
 
+    /// Returns true if the process maps a JVM's library.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.stage, Stage::None)
+    }
+
+    /// Returns true if the layout of its code is known.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.stage, Stage::Known(_)) && !self.heaps.is_empty()
+    }
+
     /// Returns true if a JVM is expected to describe its code soon. Until then, nothing can unwind through that code.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(&self.stage, Stage::Awaited(awaited) if awaited.is_starting())
+    }
+
+    /// Code at an address in memory without a file; `None` if a JVM has none there now. As for the kernel side, code that is not a
+    /// JVM's is unwound by frame pointers.
+    pub(super) fn code_at(&self, address: u64) -> Option<Code> {
+        let by_frame_pointer = Code::Known(Row::plain(0, RowKind::FramePointer), layer::NO_FILE);
+        match &self.stage {
+            Stage::Awaited(awaited) if awaited.is_starting() => Some(Code::Unknown),
+            Stage::None | Stage::Awaited(_) | Stage::Unknown(_) => Some(by_frame_pointer),
+            Stage::Known(_) if !self.heaps.iter().any(|heap| (heap.begin..heap.end).contains(&address)) => {
+                Some(by_frame_pointer)
+            }
+            Stage::Known(jvm) => {
+                let blob = jvm.find(&self.heaps, address.checked_add(1)?)?;
+                Some(match blob.unwinding(address + 1)? {
+                    JavaCode::By(row) => Code::Known(row, blob.layer()),
+                    JavaCode::Wrapper(words) => Code::Wrapper(words, blob.layer()),
+                    JavaCode::Interpreted => Code::Interpreter,
+                })
+            }
+        }
     }
 
     /// Number of frames that could not be named.
@@ -181,6 +214,8 @@ impl Watch {
         for slot in due {
             let Some(watched) = self.processes.get_mut(&slot) else { continue };
             if watched.jvm.is_settled(watched.process.pid, &mut self.stacks.jvm_libraries) {
+                self.update_one(slot)?;
+                // The JVM has run on: the stacks until now can be finished as well.
                 self.update_one(slot)?;
             }
         }

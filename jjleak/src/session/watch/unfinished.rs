@@ -4,13 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use jjleak_common::stack::StackStatus;
 use jjleak_common::unwind::{Row, RowKind, layer};
 
 use super::Watch;
 use super::code::CodeFollower;
 use super::code_history::CodeHistory;
 use super::file_log::FileLog;
+use super::jvm::name_generated;
+use super::perf_map::Urgency;
 use super::process::Watched;
 use crate::attach::now_ns;
 use crate::collect::Collector;
@@ -37,6 +38,16 @@ impl Watch {
         }
         if !were_any {
             self.stacks.code.forget_recent();
+        }
+    }
+
+    /// Finishes the stacks of a JVM that were taken before it had described its code, or before a library was known, and names those
+    /// that are new: it may end soon, and its memory with it.
+    pub(super) fn finish_stacks_of_jvm(&mut self, watched: &mut Watched) {
+        let scanned_ns = watched.scanned_ns;
+        if watched.jvm.is_read() {
+            self.finish_stacks_of(watched, scanned_ns);
+            name_generated(&mut self.stacks.names, &mut self.accounting.collector, watched, Urgency::Soon);
         }
     }
 
@@ -119,7 +130,7 @@ impl<'watch> Lookup<'watch> {
         self.settle_layers(&mut stack);
         let Finished { frames, status, awaits_code } =
             finish(copy, &stack.frames, |address| self.at(address));
-        let is_longer = frames.len() > stack.frames.len() || status != StackStatus::NoMapping;
+        let is_longer = frames.len() > stack.frames.len() || status != stack.status;
         (stack.frames, stack.status) = (frames, status);
         Outcome { longer: is_longer.then_some(stack), awaits_code }
     }
@@ -149,7 +160,7 @@ impl<'watch> Lookup<'watch> {
 
     fn look_up(&mut self, address: u64) -> Code {
         let Some((located, layer)) = self.watched.modules.find_only(address) else {
-            return if self.is_generated(address) { Code::Generated } else { Code::Unknown };
+            return self.generated(address);
         };
         let module = Rc::clone(self.watched.modules.get(located.module));
         if self.was_other_code(address, module.version.file, located.offset) {
@@ -173,10 +184,16 @@ impl<'watch> Lookup<'watch> {
         self.history.as_ref().is_none_or(|history| history.has_other(address, file, offset))
     }
 
-    fn is_generated(&self, address: u64) -> bool {
+    /// Code at an address that is not known to be in a file.
+    fn generated(&self, address: u64) -> Code {
         let holds = |mapping: &Mapping| mapping.addresses.contains(&address) && mapping.is_generated();
+        let is_mapped = self.watched.code.iter().any(holds);
         // A process may have ended before a scan found its code.
-        self.watched.code.iter().any(holds)
-            || self.history.as_ref().is_some_and(|history| history.is_generated(address))
+        if !is_mapped && !self.history.as_ref().is_some_and(|history| history.is_generated(address)) {
+            return Code::Unknown;
+        }
+        // A scan that has not found the code may not have found the JVM's library either.
+        let has_owner = is_mapped || self.watched.jvm.is_there();
+        has_owner.then(|| self.watched.jvm.code_at(address)).flatten().unwrap_or(Code::Generated)
     }
 }

@@ -53,6 +53,7 @@ impl Watch {
                 break;
             }
         }
+        self.finish_stacks_of_jvm(watched);
         if news
             && let Some(thread) = living_thread(watched.pid())
             && let Err(error) = self.keep_allocators(watched, thread)
@@ -63,6 +64,7 @@ impl Watch {
                 chain(&error)
             );
         }
+        self.finish_stacks_of_jvm(watched);
         if !watched.runs() {
             self.close_image(watched);
         }

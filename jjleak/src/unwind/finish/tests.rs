@@ -237,3 +237,69 @@ fn a_trampoline_finds_its_frame_by_the_register_that_the_called_frame_has_saved(
 
     assert_eq!((addresses(&finished), finished.status), (vec![7, BY_FP, ROOT], StackStatus::Complete));
 }
+
+/// Frame pointer of an interpreted frame, the words that describe it, and the stack pointer of its caller.
+const INTERPRETED: u64 = SP + 0x80;
+const METHOD: u64 = 0x7f00_0000_1000;
+const BYTECODE: u64 = 0x7f00_0000_2345;
+const IN_INTERPRETER: u64 = 0x5000;
+
+/// A stack that stands in the interpreter, called by compiled code with a frame of six words.
+fn interpreted() -> StackCopy {
+    let sender = INTERPRETED + 0x20;
+    let words = [
+        (INTERPRETED - SP - 0x40, BYTECODE),
+        (INTERPRETED - SP - 0x18, METHOD),
+        (INTERPRETED - SP - 0x08, sender),
+        (INTERPRETED - SP, SP + 0xf0),
+        (INTERPRETED - SP + 8, BY_SP),
+        (sender - SP + 0x28, ROOT),
+    ];
+    copy(IN_INTERPRETER, INTERPRETED, &words)
+}
+
+fn walk_java(copy: &StackCopy) -> Finished {
+    let compiled = Row::new(0, RowKind::Sp, 6, SavedFp::AtCfa, -2).unwrap();
+    finish(copy, &[StackFrame(7)], |address| match address + 1 {
+        IN_INTERPRETER => Code::Interpreter,
+        BY_SP => Code::Known(compiled, LAYER),
+        ROOT => Code::Known(Row::plain(0, RowKind::End), LAYER),
+        _ => Code::Unknown,
+    })
+}
+
+#[test]
+fn interpreted_and_compiled_java_frames_lead_to_their_callers() {
+    let finished = walk_java(&interpreted());
+    assert_eq!(finished.status, StackStatus::Complete);
+    assert_eq!(finished.frames[1], InterpretedFrame::pack(METHOD, BYTECODE));
+    assert_eq!(addresses(&finished)[2..], [BY_SP, ROOT]);
+}
+
+#[test]
+fn an_interpreted_frame_is_known_only_by_words_that_all_stacks_of_the_row_have() {
+    for below in [interpreter::SENDER_STACK_POINTER, interpreter::METHOD, interpreter::BYTECODE] {
+        let finished = walk_java(&without(interpreted(), INTERPRETED - SP - below));
+        assert_eq!(outcome(&finished), (vec![7], StackStatus::NoMapping, false), "{below}");
+    }
+    let bad = copy(IN_INTERPRETER, INTERPRETED, &[(INTERPRETED - SP - 0x18, METHOD + 1)]);
+    assert_eq!(walk_java(&bad).status, StackStatus::BadFrame);
+}
+
+#[test]
+fn the_wrapper_of_a_native_method_is_left_by_its_frame_pointer_if_that_is_its_own() {
+    let words = |frame: u64| [(frame, SP + 0xf0), (frame + 8, ROOT), (0x28, ROOT)];
+    let walk = |copy: &StackCopy| {
+        finish(copy, &[StackFrame(7)], |address| match address + 1 {
+            BY_SP => Code::Wrapper(6, LAYER),
+            _ => Code::Known(Row::plain(0, RowKind::End), LAYER),
+        })
+    };
+    for frame in [0x20, 0x30, 0x60] {
+        let finished = walk(&copy(BY_SP, SP + frame, &words(frame)));
+        assert_eq!((addresses(&finished), finished.status), (vec![7, BY_SP, ROOT], StackStatus::Complete));
+    }
+    let mut unhashed = copy(BY_SP, SP + 0x60, &words(0x60));
+    unhashed.walk.frame_pointer_hashed = 0;
+    assert_eq!(outcome(&walk(&unhashed)), (vec![7], StackStatus::NoMapping, false));
+}
