@@ -8,6 +8,7 @@ use super::{
     placement::Body,
     symbol_table::{Elf, Table},
 };
+use crate::fast_map::FastMap;
 use crate::file_content::{Content, Window};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::{
@@ -56,7 +57,7 @@ pub(super) struct Image<'data> {
     code: Vec<Segment>,
     /// `None` if they hold more bytes than the file, or are more than linkers create.
     loaded: Option<Vec<Segment>>,
-    definitions: HashMap<String, Vec<Definition>>,
+    definitions: FastMap<String, Vec<Definition>>,
     prefixes: Prefixes,
 }
 
@@ -155,7 +156,7 @@ impl<'data> Image<'data> {
         let tables: Vec<_> = own.into_iter().chain(more).collect();
         let prefixes =
             Prefixes { of_api: prefixes(&tables, &[public]), of_internals: prefixes(&tables, internals) };
-        let mut definitions: HashMap<_, _> =
+        let mut definitions: FastMap<_, _> =
             names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
             collect_definitions(&table, &mut definitions);
@@ -378,7 +379,7 @@ impl Segment {
 }
 
 /// Adds the defined symbols of a table under the names that are already keys.
-fn collect_definitions(table: &Table<'_, '_>, definitions: &mut HashMap<String, Vec<Definition>>) {
+fn collect_definitions(table: &Table<'_, '_>, definitions: &mut FastMap<String, Vec<Definition>>) {
     let longest = definitions.keys().map(String::len).max().unwrap_or_default();
     table.visit(longest, |name, symbol| {
         let Some(known) = definitions.get_mut(name) else { return };

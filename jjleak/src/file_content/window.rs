@@ -6,12 +6,13 @@ use memchr::memchr;
 
 use super::Content;
 use super::lazy::LazyFile;
+use crate::fast_map::{FastMap, fast_map};
 
 /// Size of a block. Linkers that sort dynamic symbols by their hashes leave the names in another order: with larger blocks, 400,000
 /// symbols take minutes.
 const BLOCK_BYTES: u64 = 4 << 10;
 /// Number of cached blocks: 16 MiB.
-const BLOCKS: usize = 4096;
+const BLOCKS: u64 = 4096;
 /// Number of blocks that are read at once until the cache is full: the names of most files fit, and are read in fewer calls.
 const AHEAD: u64 = 16;
 
@@ -19,10 +20,10 @@ const AHEAD: u64 = 16;
 #[derive(Debug)]
 pub struct Window<'data> {
     content: Content<'data>,
-    /// Number and bytes of a block, at its number modulo [`BLOCKS`].
-    blocks: Vec<Option<(u64, Vec<u8>)>>,
+    /// Number and bytes of a block, by its number modulo [`BLOCKS`].
+    blocks: FastMap<u64, (u64, Vec<u8>)>,
     /// Number of blocks read.
-    read: usize,
+    read: u64,
     /// A range that spans blocks.
     joined: Vec<u8>,
 }
@@ -31,7 +32,7 @@ impl<'data> Window<'data> {
     /// A window on a file.
     #[must_use]
     pub fn new(content: Content<'data>) -> Self {
-        Self { content, blocks: vec![None; BLOCKS], read: 0, joined: Vec::new() }
+        Self { content, blocks: fast_map(0), read: 0, joined: Vec::new() }
     }
 
     /// The bytes of a range, as far as the file has them; `None` if it cannot be read.
@@ -70,13 +71,13 @@ impl<'data> Window<'data> {
     }
 
     fn block(&mut self, file: &LazyFile<'_>, number: u64) -> Option<&[u8]> {
-        let slot = usize::try_from(number).ok()? % BLOCKS;
-        if self.blocks[slot].as_ref().is_none_or(|(known, _)| *known != number) {
+        let slot = number % BLOCKS;
+        if self.blocks.get(&slot).is_none_or(|(known, _)| *known != number) {
             let (first, count) =
                 if self.read < BLOCKS { (number - number % AHEAD, AHEAD) } else { (number, 1) };
             self.read_blocks(file, first, count)?;
         }
-        self.blocks[slot].as_ref().map(|(_, bytes)| &bytes[..])
+        self.blocks.get(&slot).map(|(_, bytes)| &bytes[..])
     }
 
     fn read_blocks(&mut self, file: &LazyFile<'_>, first: u64, count: u64) -> Option<()> {
@@ -85,7 +86,7 @@ impl<'data> Window<'data> {
         let mut bytes = vec![0; usize::try_from(length).ok()?];
         file.fill(start, &mut bytes)?;
         for (number, block) in (first..).zip(bytes.chunks(usize::try_from(BLOCK_BYTES).ok()?)) {
-            self.blocks[usize::try_from(number).ok()? % BLOCKS] = Some((number, block.to_vec()));
+            self.blocks.insert(number % BLOCKS, (number, block.to_vec()));
             self.read += 1;
         }
         Some(())

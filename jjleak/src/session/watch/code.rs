@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use jjleak_common::unwind::MAX_MAPPINGS;
 use nix::unistd::Uid;
 
 use super::Scan;
@@ -103,9 +104,10 @@ impl CodeFollower {
             excess = attachment.set_code(watched.image, &code, scan.seen)?;
         }
         self.report_unfit(watched, mapped);
-        if excess > 0 {
+        if excess > 0 && !mem::replace(&mut watched.has_reported_excess, true) {
             tracing::warn!(
-                "the process has {excess} more code mappings than jjleak supports: stacks may end there"
+                "process {} has more than {MAX_MAPPINGS} mappings of code: stacks end at the others (no_mapping)",
+                watched.pid()
             );
         }
         for path in added {

@@ -46,6 +46,8 @@ pub(super) struct Watched {
     pub(super) perf_map: WatchedPerfMap,
     /// True once the user knows that its mappings are too many to read.
     pub(super) has_reported_mappings: bool,
+    /// True once the user knows that it has more mappings of code than the kernel side can hold.
+    pub(super) has_reported_excess: bool,
     /// Start of accounting, in nanoseconds of `CLOCK_MONOTONIC`, because the wall clock can be set.
     pub(super) since_ns: u64,
     /// True if the process is counted.
@@ -119,6 +121,7 @@ impl Watched {
             unfollowed: ImageFiles::default(),
             unfit: ImageFiles::default(),
             has_reported_mappings: false,
+            has_reported_excess: false,
             lost_copies: 0,
             unnamed: Vec::new(),
             unseen_files: ImageFiles::default(),

@@ -18,6 +18,9 @@ use crate::session::Error;
 /// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
 /// milliseconds.
 const BETWEEN_SCANS: Duration = Duration::from_millis(3);
+/// Minimum time between such scans, as a multiple of the time that the last one took: with thousands of libraries, a scan takes tens of
+/// milliseconds.
+const LEAST_PAUSE: u32 = 4;
 
 /// Warns once of a process that has more mappings than jjleak reads: its new code stays unknown.
 fn report_mappings(watched: &mut Watched, error: &Error) {
@@ -177,19 +180,23 @@ impl Watch {
         }
         let scanned_ns = watched.scanned_ns;
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
+        let (mut scanned_at, mut took) = (watched.scanned_at, Duration::ZERO);
         for module in modules {
             let is_new = !self.files.allocators.knows(&module);
             if is_new {
                 self.files.allocators.search(&module);
-                self.keep_allocator_text(watched)?;
+                if self.files.allocators.is_profiled(&module) {
+                    self.keep_allocator_text(watched)?;
+                }
             }
             self.attach_allocator(watched, &module, scope)?;
             // Attaching can take some time, and a starting program loads one library after another.
             if is_new
-                && watched.scanned_at.elapsed() >= BETWEEN_SCANS
+                && scanned_at.elapsed() >= BETWEEN_SCANS.max(LEAST_PAUSE * took)
                 && let Ok(scan) = self.scan(watched.slot(), thread)
             {
                 self.keep_stacks(watched, thread, &scan)?;
+                (scanned_at, took) = (Instant::now(), scan.at.elapsed());
             }
         }
         watched.known_ns = scanned_ns;
