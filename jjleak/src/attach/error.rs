@@ -4,7 +4,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use aya::sys::SyscallError;
 use aya::{BtfError, EbpfError};
-use nix::libc::ESRCH;
+use nix::libc::{EINVAL, EIO, ENOEXEC, ERANGE, ESRCH};
 
 use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
@@ -155,6 +155,16 @@ impl Error {
         Self::Attach { places: places.join(", "), source: Box::new(source) }
     }
 
+    /// Returns true if the kernel refused probes because of what is at their sites: a symbol can point to anything.
+    #[must_use]
+    pub fn is_about_sites(&self) -> bool {
+        /// Linux's own ENOTSUPP, which has no number in libc (include/linux/errno.h): for an instruction that cannot be probed.
+        const ENOTSUPP: i32 = 524;
+        let Self::Attach { source, .. } = self else { return false };
+        let number = source.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        number.is_some_and(|number| [ENOTSUPP, ENOEXEC, EINVAL, EIO, ERANGE].contains(&number))
+    }
+
     /// Builds the error for links that cannot be attached again.
     pub(super) fn wake(scope: Scope, sites: &[ProbeSite], source: std::io::Error) -> Self {
         let has_no_such_process = source.raw_os_error() == Some(ESRCH);
@@ -193,7 +203,7 @@ mod tests {
     #[test]
     fn a_program_is_refused_with_the_verifiers_reason() {
         let refused = |log| {
-            let source = std::io::Error::from_raw_os_error(nix::libc::EINVAL);
+            let source = std::io::Error::from_raw_os_error(EINVAL);
             Error::refused("enter", log, source).to_string()
         };
         assert_eq!(

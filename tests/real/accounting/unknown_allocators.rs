@@ -93,6 +93,23 @@ fn a_malloc_that_cannot_be_followed_is_a_loss() {
 }
 
 #[test]
+fn a_malloc_that_the_kernel_does_not_probe_is_a_loss_and_all_others_are_exact() {
+    require_bpf!();
+    let library = compile::unprobeable();
+    let mut ledger = Ledger::start_preloading(library.to_str().unwrap());
+
+    let jjleak = ledger.attach(&["--format", "json", "--strict"]);
+    ledger.run("malloc");
+    let ended = jjleak.interrupt();
+
+    ledger.accounts().assert_reported(&ended.report());
+    assert_eq!(losses(&ended.report()), BTreeMap::from([("unfollowed_allocator", 1)]));
+    assert_eq!(ended.status.code(), Some(5));
+    let said = ended.stderr.join("\n");
+    assert!(said.contains("libunprobeable.so") && said.contains("the kernel refuses probes"), "{said}");
+}
+
+#[test]
 fn an_allocator_without_symbols_is_a_loss_and_the_doctor_names_it() {
     require_bpf!();
     let folder = tempfile::tempdir().unwrap();

@@ -95,18 +95,24 @@ impl Probes {
         self.multi.iter().map(MultiPrograms::missed_runs).chain(others).sum()
     }
 
-    /// Attaches probes: returns first, so that no entry lacks its return, and frees before allocations.
+    /// Attaches probes: returns first, so that no entry lacks its return, and frees before allocations. Attaches all of them, or none.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
+        let before = self.placed.len();
         let Self { programs, multi, placed, resting, .. } = self;
-        for group in programs.group(targets) {
+        let outcome = programs.group(targets).into_iter().try_for_each(|group| {
             let links = if resting.contains(&group.part) {
                 Links::NONE
             } else {
                 Links::attach(*programs, multi.as_ref(), ebpf, scope, &group)?
             };
             placed.push(Placed { group, scope, links });
+            Ok(())
+        });
+        if outcome.is_err() {
+            let undone = self.placed.split_off(before);
+            detach(ebpf, undone)?;
         }
-        Ok(())
+        outcome
     }
 
     /// Binds the probes of a process to another thread, after the thread that they were bound to has ended. Can be repeated after
@@ -154,15 +160,7 @@ impl Probes {
 
     /// Detaches the probes of a file that were attached by this path.
     pub(super) fn detach(&mut self, ebpf: &mut Ebpf, file: &Path) -> Result<(), Error> {
-        let mut multi = Vec::new();
-        for Placed { group, links, .. } in self.placed.extract_if(.., |placed| placed.group.file == file) {
-            match links {
-                Links::Multi(link) => multi.push(link),
-                Links::PerfEvents(links) => perf::detach(ebpf, group.program, links)?,
-            }
-        }
-        multi::close(multi);
-        Ok(())
+        detach(ebpf, self.placed.extract_if(.., |placed| placed.group.file == file))
     }
 
     /// Detaches a part of the probes temporarily ([`Self::wake`]), entries before returns, so that hardly any recorded call lacks
@@ -289,6 +287,19 @@ impl Links {
             }
         }
     }
+}
+
+/// Detaches probes.
+fn detach(ebpf: &mut Ebpf, probes: impl IntoIterator<Item = Placed>) -> Result<(), Error> {
+    let mut multi = Vec::new();
+    for Placed { group, links, .. } in probes {
+        match links {
+            Links::Multi(link) => multi.push(link),
+            Links::PerfEvents(links) => perf::detach(ebpf, group.program, links)?,
+        }
+    }
+    multi::close(multi);
+    Ok(())
 }
 
 fn link(program: BorrowedFd<'_>, scope: Scope, group: &Group) -> io::Result<OwnedFd> {

@@ -11,6 +11,7 @@ use object::elf::ELFMAG;
 
 use crate::allocators::{MissingFunction, ModuleAllocators, ProfiledAllocator, Unfollowed};
 use crate::attach::{self, Attachment, Scope, Target};
+use crate::error_chain::chain;
 use crate::file_content::{Content, LazyFile};
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::session::AllocatorChoice;
@@ -75,15 +76,32 @@ impl Allocators {
             return Ok(false);
         }
         self.detach_older(module, attachment)?;
+        let mut refused = false;
+        let mut kept = Vec::new();
         for allocator in found.iter() {
-            attachment.attach(scope, &targets(module, allocator))?;
+            match attachment.attach(scope, &targets(module, allocator)) {
+                Ok(()) => kept.push(allocator.clone()),
+                Err(error) if error.is_about_sites() => {
+                    report_refused(module, allocator, &error);
+                    refused = true;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             for site in allocator.functions() {
                 names.set_function(module, site.frame_offset(), &site.label());
             }
         }
-        self.attached.insert((slot, module.version), attach::now_ns());
-        self.modules.push(Rc::clone(module));
-        Ok(true)
+        let is_any = !kept.is_empty();
+        if refused {
+            self.unfollowed.insert(module.version);
+            self.found.insert(module.version, kept.into());
+        }
+        if is_any {
+            self.attached.insert((slot, module.version), attach::now_ns());
+            self.modules.push(Rc::clone(module));
+        }
+        Ok(is_any)
     }
 
     /// Detaches probes from older versions of a file: after a write, other instructions are at the probe sites.
@@ -246,6 +264,16 @@ pub(super) fn find_in_content(
     let Some(debug_file) = module.find_debug_file(elf) else { return Ok(found) };
     let debug_file = LazyFile::new(&debug_file).map_err(|error| error.to_string())?;
     find(Some(Content::from(&debug_file)))
+}
+
+/// Warns of an allocator whose functions the kernel does not probe.
+fn report_refused(module: &Module, allocator: &ProfiledAllocator, error: &attach::Error) {
+    tracing::warn!(
+        "{}: allocations by {} in this file are not counted, because the kernel refuses probes at its functions: {}",
+        module.path.display(),
+        allocator.family,
+        chain(error)
+    );
 }
 
 fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {

@@ -111,6 +111,13 @@ pub(crate) fn wrapper(wrapper: Wrapper) -> PathBuf {
     compile(&format!("libwrapper{wrapper:?}.so"), &["wrapper.c".to_owned()], &flags)
 }
 
+/// The library with functions named as an allocator's that the kernel does not probe.
+pub(crate) fn unprobeable() -> PathBuf {
+    let versions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/unprobeable.map");
+    let versions = format!("-Wl,--version-script={}", versions.display());
+    compile("libunprobeable.so", &["unprobeable.c".to_owned()], &["-shared", "-fPIC", &versions])
+}
+
 /// The library that moves a program's wall clock.
 pub(crate) fn clock() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
