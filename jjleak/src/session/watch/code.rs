@@ -104,7 +104,7 @@ impl CodeFollower {
             excess = attachment.set_code(watched.image, &code, scan.seen)?;
         }
         self.report_unfit(watched, mapped);
-        if excess > 0 && !mem::replace(&mut watched.has_reported_excess, true) {
+        if excess > 0 && !mem::replace(&mut watched.warned.of_code_mappings, true) {
             tracing::warn!(
                 "process {} has more than {MAX_MAPPINGS} mappings of code: stacks end at the others (no_mapping)",
                 watched.pid()

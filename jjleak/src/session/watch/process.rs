@@ -20,6 +20,15 @@ use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, U
 use crate::profile::{ProcessInfo, ProcessKind};
 use crate::session::{AllocatorChoice, NoAllocator, UnopenedFiles};
 
+/// Warnings that are given once for a process.
+#[derive(Default)]
+pub(super) struct Warned {
+    /// It has more mappings than jjleak reads.
+    pub(super) of_mappings: bool,
+    /// It has more mappings of code than the kernel side can hold.
+    pub(super) of_code_mappings: bool,
+}
+
 /// State of a profiled process.
 pub(super) struct Watched {
     pub(super) process: Process,
@@ -44,10 +53,8 @@ pub(super) struct Watched {
     pub(super) jvm: WatchedJvm,
     /// Names in its perf map, for other generated code.
     pub(super) perf_map: WatchedPerfMap,
-    /// True once the user knows that its mappings are too many to read.
-    pub(super) has_reported_mappings: bool,
-    /// True once the user knows that it has more mappings of code than the kernel side can hold.
-    pub(super) has_reported_excess: bool,
+    /// What the user has been warned of.
+    pub(super) warned: Warned,
     /// Start of accounting, in nanoseconds of `CLOCK_MONOTONIC`, because the wall clock can be set.
     pub(super) since_ns: u64,
     /// True if the process is counted.
@@ -120,8 +127,7 @@ impl Watched {
             seen: None,
             unfollowed: ImageFiles::default(),
             unfit: ImageFiles::default(),
-            has_reported_mappings: false,
-            has_reported_excess: false,
+            warned: Warned::default(),
             lost_copies: 0,
             unnamed: Vec::new(),
             unseen_files: ImageFiles::default(),

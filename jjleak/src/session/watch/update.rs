@@ -25,7 +25,7 @@ const LEAST_PAUSE: u32 = 4;
 /// Warns once of a process that has more mappings than jjleak reads: its new code stays unknown.
 fn report_mappings(watched: &mut Watched, error: &Error) {
     let is_too_long = matches!(error, Error::Process(processes::Error::TooLong { .. }));
-    if is_too_long && !mem::replace(&mut watched.has_reported_mappings, true) {
+    if is_too_long && !mem::replace(&mut watched.warned.of_mappings, true) {
         tracing::warn!("process {}: what it has mapped since is unknown: {}", watched.pid(), chain(error));
     }
 }
