@@ -5,7 +5,7 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use super::Error;
+use super::{Error, living_thread};
 
 /// A process ID in jjleak's PID namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,8 +68,13 @@ impl Process {
         let start_time = start_time(&stat)
             .ok_or_else(|| Error::Malformed { path: pid.proc_file("stat"), line: stat.trim().to_owned() })?;
         let comm = read(pid, "comm")?.trim_end().to_owned();
-        // The link of a kernel thread or a zombie cannot be read.
-        let exe = fs::read_link(pid.proc_file("exe")).map_err(|error| match error.kind() {
+        // The link of a kernel thread or a zombie cannot be read, nor that of a main thread that has ended before others.
+        let link = |thread: Pid| fs::read_link(thread.proc_file("exe"));
+        let by_other = |error| {
+            let other = living_thread(pid).filter(|thread| *thread != pid);
+            other.map_or(Err(error), link)
+        };
+        let exe = link(pid).or_else(by_other).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if pid.proc_file("stat").exists() => Error::NoProgram(pid),
             _ => Error::read(pid, pid.proc_file("exe"), error),
         })?;

@@ -1,5 +1,6 @@
 //! Misbehaving surroundings: stdout and stderr, senders of signals, and names crafted to do harm.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +10,7 @@ use jjleak::render::json::Document;
 use nix::sys::signal::Signal;
 
 use crate::support::accounts::{Accounts, call_site};
-use crate::support::bounded::SOON;
+use crate::support::bounded::{SOON, until};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
@@ -153,4 +154,31 @@ fn the_other_threads_are_counted_after_the_main_thread_has_ended() {
 
     assert_eq!(counted, 100, "{report:#?}");
     assert_eq!(report.lost["probes_unbound"], 1);
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_profiled_beside_others() {
+    require_bpf!();
+    let mut program =
+        Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut output = Lines::of("headless", program.stdout.take().unwrap());
+    output.skip_to("ready", SOON);
+    let mut input = program.stdin.take().unwrap();
+    let pid = program.id();
+    input.write_all(b"1").unwrap();
+    until(SOON, "the end of the main thread", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ")
+    });
+
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&["--format", "json", "-p", &pid.to_string()]);
+    input.write_all(b"2").unwrap();
+    output.skip_to("done", SOON);
+    ledger.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    ledger.accounts().assert_reported(&ended.report_on(ledger.pid()));
+    let report = ended.report_on(pid);
+    let counted = report.stacks.iter().filter(|stack| call_site(stack) == "site_headless");
+    assert_eq!(counted.map(|stack| stack.live.objects).sum::<u64>(), 100);
 }

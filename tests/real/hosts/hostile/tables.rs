@@ -37,6 +37,13 @@ pub(super) fn all() -> Vec<Entry> {
             Elf::new(vec![Section::new(".strtab", STRTAB, b"\0a\0".to_vec()), table])
         }),
         elf("a-million-symbols-at-one-address", || symbols(b"\0malloc\0", vec![symbol(1).repeat(1_000_000)])),
+        elf("malloc-at-any-address", || {
+            let at = |address: u64, size: u64| {
+                [&[1, 0, 0, 0, 0x12, 0, 1, 0][..], &words(&[address, size])].concat()
+            };
+            let places = [(0, 1), (u64::MAX, u64::MAX), (CODE + 3, 1 << 62), (CODE - 1, 0), (1 << 63, 16)];
+            symbols(b"\0malloc\0", places.map(|(address, size)| at(address, size)).to_vec())
+        }),
         elf("a-c-library-that-is-garbage", || {
             let mut elf = c_library(Vec::new());
             elf.code = (0..1_u32 << 20).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
