@@ -5,6 +5,7 @@ mod clients;
 mod crashes;
 mod faults;
 mod fleet;
+mod neighbours;
 mod profiles;
 mod service;
 mod soak;

@@ -1,7 +1,7 @@
 //! Kernels, privileges, and third-party programs.
 
 mod capabilities;
-mod hostile;
+pub(crate) mod hostile;
 mod programs;
 mod refusals;
 mod servers;

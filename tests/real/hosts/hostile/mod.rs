@@ -29,6 +29,8 @@ use crate::support::ledger::Ledger;
 use crate::support::privilege::{is_long, require_bpf, require_time};
 use crate::support::process::status;
 
+pub(crate) use self::run::Hostile;
+
 /// Environment variable with the file into which the results of all entries are written.
 const TABLE: &str = "JJLEAK_HOSTILE_TABLE";
 /// Environment variable with a part of the names of the entries to run.
@@ -43,6 +45,12 @@ fn corpus() -> Vec<Entry> {
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// Starts this number of hostile processes, each with another trick, under the name of this program.
+pub(crate) fn neighbours(count: usize, program: &Path) -> Vec<Hostile> {
+    let entries = odd::all().into_iter().filter(|entry| !entry.is_slow).rev().take(count);
+    entries.map(|entry| Hostile::start(&entry, Some(program))).collect()
 }
 
 /// True if all entries are run: by `cargo xtask hostile`, and in long runs.

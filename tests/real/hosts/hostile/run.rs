@@ -42,7 +42,7 @@ pub(super) struct Outcome {
 }
 
 /// A hostile process in a folder of its own.
-pub(super) struct Hostile {
+pub(crate) struct Hostile {
     process: Process,
     folder: TempDir,
 }
@@ -60,7 +60,7 @@ impl Hostile {
         Self { process, folder }
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
