@@ -216,7 +216,7 @@ fn a_million_stacks_lose_nothing_and_take_bounded_memory() {
         "{}",
         ended.stdout
     );
-    assert!(at_last - at_first < 320 << 10, "{at_first} KiB at first, {at_last} KiB for a million stacks");
+    assert!(at_last - at_first < 160 << 10, "{at_first} KiB at first, {at_last} KiB for a million stacks");
 }
 
 /// A field of `/proc/PID/status`.

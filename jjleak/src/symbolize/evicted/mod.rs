@@ -15,7 +15,7 @@ use paths::{Path, Paths};
 /// Name of the call site that stands for all beyond the maximum.
 const OTHER_SITES: &str = "[other call sites]";
 
-/// Inverse of the share of stacks that are summed up at a time: it takes a second for a million.
+/// Inverse of the share of stacks that are summed up at a time: it takes a quarter of a second.
 const SUMMED_UP: usize = 8;
 
 /// Maximum memory for the evicted stacks of a process. Beyond it, those that have allocated least are summed up by call site.
@@ -29,7 +29,8 @@ struct Limits {
     sites: usize,
 }
 
-const LIMITS: Limits = Limits { stacks: 1_000_000, places: 12_000_000, sites: 40_000 };
+/// Some 75 MiB.
+const LIMITS: Limits = Limits { stacks: 250_000, places: 3_000_000, sites: 40_000 };
 
 /// Evicted stacks of one program image.
 pub struct EvictedStacks {
