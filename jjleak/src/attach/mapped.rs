@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use aya::maps::{Map, MapData};
 use memmap2::{MmapOptions, MmapRaw};
@@ -12,7 +12,10 @@ use super::Error;
 
 /// A mapped array of `T`.
 pub(crate) struct Mapped<T> {
-    memory: MmapRaw,
+    map: OwnedFd,
+    options: MmapOptions,
+    /// `None` while it is [released](Self::release).
+    memory: Option<MmapRaw>,
     len: usize,
     element: PhantomData<T>,
 }
@@ -37,8 +40,23 @@ impl<T> Mapped<T> {
     pub(crate) fn part(map: &MapData, first: usize, len: usize) -> Result<Self, Error> {
         let (begin, bytes) = (first * size_of::<T>(), len * size_of::<T>());
         let options = MmapOptions::new().offset(begin as u64).len(bytes).to_owned();
-        let memory = options.map_raw(map.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
-        Ok(Self { memory, len, element: PhantomData })
+        let map = map.fd().as_fd().try_clone_to_owned().map_err(Error::Descriptors)?;
+        let mut mapped = Self { map, options, memory: None, len, element: PhantomData };
+        mapped.hold()?;
+        Ok(mapped)
+    }
+
+    /// Maps the array again after [`Self::release`].
+    pub(crate) fn hold(&mut self) -> Result<(), Error> {
+        if self.memory.is_none() {
+            self.memory = Some(self.options.map_raw(self.map.as_raw_fd()).map_err(Error::Map)?);
+        }
+        Ok(())
+    }
+
+    /// Unmaps the array, which counts as resident memory as long as it is mapped. It has no elements until [`Self::hold`].
+    pub(crate) fn release(&mut self) {
+        self.memory = None;
     }
 
     /// Number of elements.
@@ -46,9 +64,10 @@ impl<T> Mapped<T> {
         self.len
     }
 
-    /// Pointer to an element, valid for the lifetime of `self`; writing requires [`Self::writable`]. `None` if out of bounds.
+    /// Pointer to an element, valid until [`Self::release`]; writing requires [`Self::writable`]. `None` if out of bounds or released.
     pub(crate) fn get(&self, index: usize) -> Option<*mut T> {
+        let memory = self.memory.as_ref().filter(|_| index < self.len)?;
         // SAFETY: the index is within the mapping, which has `len` elements.
-        (index < self.len).then(|| unsafe { self.memory.as_mut_ptr().cast::<T>().add(index) })
+        Some(unsafe { memory.as_mut_ptr().cast::<T>().add(index) })
     }
 }

@@ -201,6 +201,11 @@ impl Collector {
         self.frames.threads_mut().rename(image, name);
     }
 
+    /// Unmaps the table of live blocks, the largest one, until it is read again.
+    pub fn release_live(&mut self) {
+        self.live.release();
+    }
+
     /// Receives the frames of new stacks.
     pub fn receive_frames(&mut self) {
         self.frames.receive(&self.stacks);
@@ -281,6 +286,7 @@ impl Collector {
         let spill = attachment.map_mut(names::SPILL)?;
         let spilled = spill::read(spill)?;
         let spill: BpfHashMap<_, u64, Record> = BpfHashMap::try_from(spill).map_err(Error::table)?;
+        self.live.hold()?;
         live::remove(&self.live, spill, &spilled, &images)?;
         let rows = stacks::remove(&self.stacks, &self.usage, &images);
         if self.combined {

@@ -99,6 +99,7 @@ impl Collector {
         images: &[ImageId],
         view: BlockFilter,
     ) -> Result<AtInstant, Error> {
+        self.live.hold()?;
         let spill = attachment.map(names::SPILL)?;
         // A row belongs to one image: an index by row avoids searching. Most rows have no sum.
         let mut places_of_rows = vec![u32::MAX; self.stacks.len()];

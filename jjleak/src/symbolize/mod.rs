@@ -97,6 +97,11 @@ impl StackNames {
         self.native.read_ahead();
     }
 
+    /// Ends the child that reads symbols, and with it what it knows of the files. It starts again when it is needed.
+    pub fn end_child(&mut self) {
+        self.native.end_child();
+    }
+
     /// Symbolizes stacks of a process with these modules.
     pub fn of_process<'names>(&'names mut self, modules: &'names ModuleTable) -> ProcessNames<'names> {
         ProcessNames { names: self, modules, steps: KnownSteps::default() }
@@ -143,6 +148,11 @@ impl ProcessNames<'_> {
     ) {
         let StackNames { native, known, generated, .. } = &mut *self.names;
         native.look_up(unnamed(rows, known, generated, stack), self.modules);
+    }
+
+    /// The same as [`StackNames::end_child`].
+    pub fn end_child(&mut self) {
+        self.names.end_child();
     }
 
     /// Like [`Self::look_up`], but the symbols are read later, by [`StackNames::read_ahead`].

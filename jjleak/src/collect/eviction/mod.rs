@@ -52,6 +52,7 @@ impl Collector {
         is_busy: impl Fn(u32, ImageId, &RawStack) -> bool,
     ) -> Result<Vec<EvictedRow>, Error> {
         self.receive_frames();
+        self.live.hold()?;
         let new = self.frames.all_new();
         let is_busy = |row: u32, image, stack: &RawStack| new.contains(&row) || is_busy(row, image, stack);
         let now = Instant::now();

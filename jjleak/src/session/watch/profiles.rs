@@ -189,6 +189,11 @@ impl Watch {
         });
         let coverage = Coverage { windows, ..*coverage };
         let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
+        // The last profile is the largest: what it does not need leaves the memory to it.
+        let is_last_of_all = use_of == Use::End && processes.len() == 1;
+        if is_last_of_all {
+            collector.release_live();
+        }
         let now = (Timestamp::now(), now_ns());
         let mut taken = 0_u32;
         let profiles = processes.values_mut().filter_map(|watched| {
@@ -219,6 +224,9 @@ impl Watch {
             watched.unnamed.clear();
             let mut names = names.of_process(&watched.modules);
             names.look_up(snapshot.stacks.iter().map(|(row, _)| *row), |row| collector.stack(row));
+            if is_last_of_all {
+                names.end_child();
+            }
             let name = |row, hash| {
                 if collector.stack(row).is_none()
                     && let Some((known, thread)) = evicted.name(hash)
@@ -244,6 +252,9 @@ impl Watch {
             Some(profile)
         });
         let profiles = profiles.collect();
+        if is_last_of_all {
+            names.end_child();
+        }
         if taken >= RELEASED_AFTER {
             // The addresses of these stacks are not needed any more.
             own_memory::release();

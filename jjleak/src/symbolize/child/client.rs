@@ -80,6 +80,11 @@ impl Client {
         Self { program: program.to_owned(), running: None, asked: None, patience: LIMIT }
     }
 
+    /// Ends the child; the next request starts another one.
+    pub(super) fn end(&mut self) {
+        self.running = None;
+    }
+
     /// Sends a request about a file, and waits for the reply. `files` opens the file and its separate files.
     pub(super) fn ask(
         &mut self,

@@ -67,6 +67,13 @@ impl Symbolizer {
         Self { backend, files: HashMap::new(), is_unable: false }
     }
 
+    /// Ends the child, which starts again when another symbol is needed. No request may be waiting for its reply.
+    pub(super) fn end_child(&mut self) {
+        if let Backend::Child(client) = &mut self.backend {
+            client.end();
+        }
+    }
+
     /// Symbols of places in a file, in their order.
     pub(super) fn symbols(&mut self, module: &Module, places: &[Place]) -> Vec<Option<Symbol>> {
         let mut symbols = Vec::with_capacity(places.len());

@@ -64,6 +64,12 @@ impl NativeSymbols {
         }
     }
 
+    /// Ends the child that reads symbols until one is needed again.
+    pub(in crate::symbolize) fn end_child(&mut self) {
+        self.end_reading_ahead();
+        self.symbolizer.end_child();
+    }
+
     /// Reads the symbols of places in stacks of a process later, in [`Self::read_ahead`].
     pub(in crate::symbolize) fn expect<'stacks>(
         &mut self,
