@@ -311,8 +311,8 @@ fn kind_of_memory(scratch: Claimed, address: u64) -> u64 {
         bpf_find_vma(task, address, note_mapping as *mut c_void, (&raw mut context).cast(), 0)
     };
     if status != 0 && status != NO_MAPPING {
-        // The memory map is locked: nothing is known of the page.
-        return memory::CODE;
+        // The memory map is locked: the page may hold any of them.
+        return memory::CODE | memory::GENERATED;
     }
     let kind = scratch.walk().unfinished.mapping_kind;
     // SAFETY: as above.

@@ -19,6 +19,7 @@ mod preflight;
 mod probes;
 mod process_table;
 mod ring;
+mod ring_thread;
 mod trial;
 mod unwind_tables;
 
@@ -55,6 +56,7 @@ pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, MAX_ROWS, Settings};
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
+pub use ring_thread::RingThread;
 pub use probes::{ExitCounts, Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, RowsRefused};

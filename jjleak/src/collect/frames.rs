@@ -11,10 +11,9 @@ use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackRo
 use jjleak_common::unwind::MAX_FOUND;
 use nix::sys::eventfd::EventFd;
 
-use super::ring_thread::RingThread;
 use super::threads::Threads;
 use super::{stacks, usage};
-use crate::attach::{Error, Mapped};
+use crate::attach::{Error, Mapped, RingThread};
 use crate::snapshot::RawStack;
 
 /// Received frames, by row of the stack table.

@@ -9,7 +9,6 @@ mod frames;
 mod freed;
 mod live;
 mod mappings;
-mod ring_thread;
 mod snapshots;
 mod spill;
 mod stacks;

@@ -11,8 +11,7 @@ use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::ImageId;
 use jjleak_common::unfinished::{self, HashedWords, Unfinished};
 
-use super::ring_thread::RingThread;
-use crate::attach::Error;
+use crate::attach::{Error, RingThread};
 use crate::fast_map::{FastMap, fast_map};
 use crate::unwind::{StackCopy, StackPage};
 

@@ -201,7 +201,7 @@ fn stacks_of_a_jvm_that_starts_below_a_watched_shell_are_complete() {
     let reports = jjleak.interrupt().assert_done().reports();
     drop(stdin);
     shell.end(LONG);
-    Shares::of(&reports).assert_complete("java", 5_000, &["changed"]);
+    Shares::of(&reports).assert_complete_from_the_start("java", 5_000, &["changed"]);
 }
 
 /// A debugger that reads another program's symbols, on request once jjleak is attached.

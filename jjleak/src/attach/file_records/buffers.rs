@@ -1,22 +1,19 @@
-//! The kernel's records of programs begun and files mapped for execution, made for profilers (`perf_event_open(2)`).
-//!
-//! They contain paths, which BPF programs cannot read, and so lead to files of processes that are over.
+//! The kernel's buffers of records.
 
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aya::util::online_cpus;
 use perf_event::data::{self, Mmap2, Record};
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use rustix::event::epoll;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
+use super::{FileRecord, Recorded, RecordedFile};
 use crate::processes::FileId;
 
 /// Size of a CPU's buffer. A record has some 150 bytes. Records of all processes arrive here, thousands a second on a host that
@@ -29,50 +26,14 @@ const WAKEUP_BYTES: usize = 32 << 10;
 const IS_EXEC: u16 = 1 << 13;
 
 /// Buffers of the records of all processes, one for each CPU.
-pub struct FileRecords {
+pub(super) struct Buffers {
     buffers: Vec<Sampler>,
-    waiting: AsyncFd<OwnedFd>,
+    waiting: OwnedFd,
 }
 
-/// A record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileRecord {
-    /// PID of the process.
-    pub pid: u32,
-    /// Time in nanoseconds of `CLOCK_MONOTONIC`.
-    pub at_ns: u64,
-    /// Action of the process.
-    pub what: Recorded,
-}
-
-/// Action of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recorded {
-    /// It began a program. Files mapped before are not mapped any more.
-    Program,
-    /// It mapped a file for execution.
-    File(RecordedFile),
-    /// It made other memory executable, at these addresses: generated code, or a file without a path.
-    Memory(Range<u64>),
-}
-
-/// A file mapped for execution.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordedFile {
-    /// Address range.
-    pub addresses: Range<u64>,
-    /// File offset of the first address.
-    pub file_offset: u64,
-    /// The file.
-    pub file: FileId,
-    /// Path of the file in the root of the process.
-    pub path: PathBuf,
-}
-
-impl FileRecords {
-    /// Begins to record on all CPUs that are online. Fails without the privilege to observe all processes. Requires a running
-    /// tokio runtime.
-    pub fn begin() -> io::Result<Self> {
+impl Buffers {
+    /// Begins to record on all CPUs that are online. Fails without the privilege to observe all processes.
+    pub(super) fn begin() -> io::Result<Self> {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let cpus = online_cpus().map_err(|(_, error)| error)?;
         let buffers = cpus.into_iter().map(|cpu| record(cpu as usize)).collect::<io::Result<Vec<_>>>()?;
@@ -81,21 +42,16 @@ impl FileRecords {
             let descriptor = unsafe { BorrowedFd::borrow_raw(buffer.as_raw_fd()) };
             epoll::add(&waiting, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
-        // SAFETY: the descriptor is owned, and never replaced.
-        let waiting = unsafe { AsyncFd::register_with_interest(waiting, Interest::READABLE) }?;
         Ok(Self { buffers, waiting })
     }
 
-    /// Waits until a buffer is half full. Cancel-safe.
-    pub async fn wait(&self) {
-        // An error means that the runtime is shutting down.
-        if let Ok(mut guard) = self.waiting.readable().await {
-            guard.clear_ready();
-        }
+    /// A descriptor that becomes readable each time that many records have come.
+    pub(super) fn waiting(&self) -> io::Result<OwnedFd> {
+        self.waiting.try_clone()
     }
 
     /// Takes the pending records, those of a process in any order. Returns the number of records lost for lack of room.
-    pub fn take(&mut self, mut each: impl FnMut(FileRecord)) -> u64 {
+    pub(super) fn take(&mut self, mut each: impl FnMut(FileRecord)) -> u64 {
         let mut lost = 0;
         for buffer in &mut self.buffers {
             while let Some(record) = buffer.next_record() {

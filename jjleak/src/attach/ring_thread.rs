@@ -9,13 +9,13 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
-use crate::attach::Error;
+use super::Error;
 
 /// Time to leave for more records, and for a record that is being written.
 const REST: Duration = Duration::from_millis(1);
 
 /// Ends when dropped.
-pub(super) struct RingThread {
+pub struct RingThread {
     end: Arc<EventFd>,
     /// `None` if no thread could be started.
     thread: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ pub(super) struct RingThread {
 
 impl RingThread {
     /// Begins to call `receive` each time that `ring` is readable. It returns true if it should be called again at once.
-    pub(super) fn start(
+    pub fn start(
         name: &str,
         ring: OwnedFd,
         receive: impl Fn() -> bool + Send + 'static,
@@ -41,7 +41,7 @@ impl RingThread {
     }
 
     /// Returns true if the thread could be started.
-    pub(super) const fn is_running(&self) -> bool {
+    pub const fn is_running(&self) -> bool {
         self.thread.is_some()
     }
 }
