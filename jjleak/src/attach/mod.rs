@@ -56,9 +56,9 @@ pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, MAX_ROWS, Settings};
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
-pub use ring_thread::RingThread;
 pub use probes::{ExitCounts, Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
+pub use ring_thread::RingThread;
 pub use unwind_tables::{CodeMapping, RowsRefused};
 
 /// A probe site in a file.

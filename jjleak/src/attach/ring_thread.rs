@@ -41,6 +41,7 @@ impl RingThread {
     }
 
     /// Returns true if the thread could be started.
+    #[must_use]
     pub const fn is_running(&self) -> bool {
         self.thread.is_some()
     }

@@ -26,6 +26,7 @@ mod view;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,6 +36,7 @@ use failure::Failure;
 
 use crate::jcmd;
 use crate::notices::Log;
+use crate::processes::opener;
 use crate::symbolize::child;
 
 /// Runs the command with the arguments of this process.
@@ -48,6 +50,10 @@ pub fn run() -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == child::VERB) {
         return ExitCode::from(if child::run() { failure::DONE } else { failure::OTHER });
     }
+    if arguments.get(1).is_some_and(|word| word == opener::VERB) {
+        return ExitCode::from(if opener::run() { failure::DONE } else { failure::OTHER });
+    }
+    opener::open_in_child(Path::new(child::OWN_PROGRAM));
     if hints::is_bare(&arguments) {
         // If stderr is closed, nobody can be informed.
         let _ = std::io::stderr().write_all(hints::START.as_bytes());

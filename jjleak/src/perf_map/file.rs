@@ -1,13 +1,10 @@
 //! Opens a process's perf map safely. Anything may be at its path: the directory is writable for everybody in
 //! the process's namespace.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use crate::processes::{Credentials, Pid, Process, Root};
 
@@ -89,11 +86,7 @@ pub(super) fn open_as(root: &Root, path: &Path, user: u32) -> Result<Option<(Fil
     };
     check(&found.metadata().map_err(|error| Refusal::system(&error))?, user)?;
     // Opened through the descriptor that was checked, so it is the same file.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
-        .open(format!("/proc/self/fd/{}", found.as_raw_fd()))
-        .map_err(|error| Refusal::system(&error))?;
+    let file = root.open_found(&found).map_err(|error| Refusal::system(&error))?;
     let metadata = file.metadata().map_err(|error| Refusal::system(&error))?;
     check(&metadata, user)?;
     Ok(Some((file, metadata)))

@@ -1,21 +1,24 @@
 //! Opens mapped files. The process controls what a mapping and its path refer to.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use memmap2::MmapOptions;
-use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs};
 
+use super::opener::{self, Request, Source};
 use super::{FileId, Mapping, Pid};
 
 /// Opens the mapped file itself. Where that is not permitted, opens the file at its path in the process's root, if it is the same
 /// file.
 pub(super) fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
-    open_regular(&mapping.map_file(pid)).or_else(|mapped| {
+    open_mapped(pid, id, mapping).or_else(|mapped| {
+        if mapped.kind() == io::ErrorKind::TimedOut {
+            return Err(mapped);
+        }
         let named = |error| {
             io::Error::new(mapped.kind(), format!("{mapped} (as it is mapped); {error} (by its path)"))
         };
@@ -23,16 +26,28 @@ pub(super) fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> 
     })
 }
 
+/// Opens the file behind a mapping. A block device answers; other file systems may not.
+fn open_mapped(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
+    const NO_BLOCK_DEVICE: u32 = 0;
+    let path = mapping.map_file(pid);
+    let request = Request::Path(&path);
+    let (major, minor) = id.device;
+    if major == NO_BLOCK_DEVICE {
+        return opener::open(&[Source::Device(major, minor), Source::Process(pid)], &request);
+    }
+    request.open()
+}
+
 fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     let mut path = pid.proc_file("root").into_os_string();
     path.push(&mapping.path);
-    let file = open_regular(Path::new(&path))?;
+    let file = opener::open(&[Source::Process(pid)], &Request::Path(Path::new(&path)))?;
     if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path now names another file")) }
 }
 
-/// Opens a file that may not be mapped yet.
-pub(super) fn open_path(path: &Path) -> io::Result<(FileId, File)> {
-    let file = open_regular(path)?;
+/// Opens a file that may not be mapped yet, for a process.
+pub(super) fn open_path(pid: Pid, path: &Path) -> io::Result<(FileId, File)> {
+    let file = opener::open(&[Source::Process(pid)], &Request::Path(path))?;
     Ok((identify(&file)?, file))
 }
 
@@ -56,20 +71,6 @@ pub(super) fn identify(file: &File) -> io::Result<FileId> {
 fn has_own_numbers(file: &File) -> io::Result<bool> {
     let kind = fstatfs(file)?.filesystem_type();
     Ok([OVERLAYFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC].contains(&kind))
-}
-
-/// Opens a file that has an end and on which open(2) has no side effects.
-fn open_regular(path: &Path) -> io::Result<File> {
-    check(&fs::metadata(path)?)?;
-    // The path may have changed since: opening a pipe would block until it has a writer.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    check(&file.metadata()?)?;
-    Ok(file)
-}
-
-fn check(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// Returns true if this is the file. On overlayfs and btrfs, stat(2) and mappings show different device numbers, so the inode

@@ -183,7 +183,7 @@ impl ModuleFiles {
 
     /// Opens a file that a process may map later, by its path on this host.
     pub(super) fn open_path(&mut self, pid: Pid, path: &Path) -> io::Result<Rc<Module>> {
-        let (id, file) = mapped_file::open_path(path)?;
+        let (id, file) = mapped_file::open_path(pid, path)?;
         if let Some(module) = self.known(id) {
             return Ok(module);
         }
@@ -198,11 +198,10 @@ impl ModuleFiles {
             return Ok(module);
         }
         // The path that the kernel will show, if the root is that of jjleak.
-        let canonical = path
-            .canonicalize()
-            .ok()
-            .filter(|path| mapped_file::open_path(path).is_ok_and(|(here, _)| here == id));
-        Ok(self.keep(Module::of(file, id, pid, canonical.unwrap_or_else(|| path.to_path_buf()))?))
+        let shown = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let shown =
+            shown.ok().filter(|shown| mapped_file::open_path(pid, shown).is_ok_and(|(here, _)| here == id));
+        Ok(self.keep(Module::of(file, id, pid, shown.unwrap_or_else(|| path.to_path_buf()))?))
     }
 
     /// The file in its current version, if it is open. Otherwise makes room for another file, if it must.

@@ -3,55 +3,60 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::Pid;
+use super::opener::{self, Request, Source};
 
 /// The root folder of a process.
 #[derive(Debug)]
-pub struct Root(OwnedFd);
+pub struct Root {
+    folder: OwnedFd,
+    /// `None` for the root of jjleak.
+    process: Option<Pid>,
+}
 
 impl Root {
     /// Opens the root of a process.
     pub fn of(pid: Pid) -> io::Result<Self> {
-        Self::at(&pid.proc_file("root"))
+        Self::at(&pid.proc_file("root"), Some(pid))
     }
 
     /// Opens the root of jjleak.
     pub(super) fn own() -> io::Result<Self> {
-        Self::at(Path::new("/"))
+        Self::at(Path::new("/"), None)
     }
 
-    fn at(path: &Path) -> io::Result<Self> {
+    fn at(path: &Path, process: Option<Pid>) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Self(open(path, flags, Mode::empty())?))
+        Ok(Self { folder: open(path, flags, Mode::empty())?, process })
     }
 
     /// Opens the regular file at a path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        let found = self.resolve(path, OFlag::O_PATH)?;
-        if !found.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+        self.ask(&Request::InRoot(self.folder.as_fd(), path))
     }
 
     /// Finds the file at a path without opening it; a symbolic link is not followed.
     pub fn find(&self, path: &Path) -> io::Result<File> {
-        self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW)
+        self.ask(&Request::Find(self.folder.as_fd(), path))
     }
 
-    /// Resolves a path; symbolic links are resolved within this root.
-    fn resolve(&self, path: &Path, flags: OFlag) -> io::Result<File> {
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        Ok(File::from(openat2(&self.0, path, how)?))
+    /// Opens a regular file that was found.
+    pub fn open_found(&self, found: &File) -> io::Result<File> {
+        self.ask(&Request::Found(found.as_fd()))
+    }
+
+    fn ask(&self, request: &Request<'_>) -> io::Result<File> {
+        match self.process {
+            Some(pid) => opener::open(&[Source::Process(pid)], request),
+            None => opener::open(&[], request),
+        }
     }
 }
 

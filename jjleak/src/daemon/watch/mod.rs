@@ -19,9 +19,9 @@ use super::decide::{Case, Sample};
 use super::handover::SavedProcesses;
 use super::questions::{Answers, Question, Questions, Subject};
 use crate::processes::{
-    ControlGroup, Credentials, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
+    ControlGroup, Credentials, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts,
+    is_own_child, pids,
 };
-use crate::symbolize::child::is_child;
 
 /// Number of scans in which a new process is checked: a program maps its libraries only after its start.
 const SCANS_OF_NEW: u8 = 2;
@@ -254,7 +254,7 @@ struct Unmatched {
 impl Unmatched {
     /// Reads the process; `None` for kernel threads, for the daemon itself and its child, and for a process that has ended meanwhile.
     fn open(pid: Pid, config: &Config) -> Option<Self> {
-        if pid.number().get() == std::process::id() || is_child(pid) {
+        if pid.number().get() == std::process::id() || is_own_child(pid) {
             return None;
         }
         let process = Process::open(pid).ok()?;

@@ -2,8 +2,7 @@
 
 use regex::Regex;
 
-use crate::processes::Process;
-use crate::symbolize::child::is_child;
+use crate::processes::{Process, is_own_child};
 
 /// Rule that selects processes.
 #[derive(Debug, Clone)]
@@ -16,7 +15,7 @@ pub(in crate::session) enum Wanted {
 
 impl Wanted {
     pub(super) fn is_wanted(&self, process: &Process) -> bool {
-        let is_own = process.pid.number().get() == std::process::id() || is_child(process.pid);
+        let is_own = process.pid.number().get() == std::process::id() || is_own_child(process.pid);
         !is_own
             && match self {
                 Self::All => true,

@@ -1,13 +1,12 @@
 //! jjleak's side: starts the child, sends files and requests, and replaces a child that has ended.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -15,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::VERB;
 use super::protocol::{self, FileNumber, Reply, Request};
-use crate::processes::{Pid, SymbolFiles};
+use crate::processes::{SymbolFiles, forget_own_child, note_own_child};
 
 /// Maximum number of files that a child has open; beyond, another child is started.
 pub(super) const MAX_FILES: usize = 128;
@@ -25,19 +24,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(20);
 /// Maximum time of a reply, once children that did not reply have taken [`LIMIT`] together: a target can map any number of files.
 const LEAST: Duration = Duration::from_secs(1);
-
-/// Running children of this process.
-static CHILDREN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-/// Returns true if a process is a running child that reads symbols for this one: it is not to be profiled.
-#[must_use]
-pub fn is_child(pid: Pid) -> bool {
-    children().contains(&pid.number().get())
-}
-
-fn children() -> MutexGuard<'static, BTreeSet<u32>> {
-    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A program that becomes the child when it runs with [`VERB`].
 #[derive(Debug)]
@@ -179,7 +165,7 @@ impl Running {
             .stderr(Stdio::null())
             .spawn()
             .map_err(Error::Start)?;
-        children().insert(process.id());
+        note_own_child(&process);
         let running = Self { process, socket: ours, open: HashSet::new() };
         match running.receive(Instant::now() + limit) {
             Ok(Reply::Ready) => Ok(running),
@@ -242,7 +228,7 @@ impl Drop for Running {
         // It has nothing to finish. It may have ended before.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        children().remove(&self.process.id());
+        forget_own_child(&self.process);
     }
 }
 

@@ -23,7 +23,6 @@ use protocol::{FileNumber, MAX_PLACES, Place, Reply, Request, Symbol};
 use super::tail_calls::Function;
 use crate::processes::{FileVersion, Module, SymbolFiles};
 
-pub use client::is_child;
 pub use serve::{VERB, run};
 
 /// Path of the program that runs, which becomes the child if its main function calls [`run`].

@@ -31,6 +31,7 @@ pub(super) fn all() -> Vec<Entry> {
         process("map-memfd"),
         process_at("map-thousand", "map-thousand", folder).slow(),
         process_at("map-device", "map-device", |path| symlink("/dev/zero", path).unwrap()),
+        process_at("map-fuse", "map-fuse", folder),
         process("map-shared"),
         process("many-mappings").slow(),
         process("churn-mappings"),
