@@ -32,7 +32,7 @@ impl Growth {
             stack.growth = bytes.wrapping_sub(mem::replace(before, bytes)).cast_signed();
         }
         let history = self.histories.entry((pid, start_time)).or_default();
-        remember(history, Moment { at: profile.taken_at, live: profile.live() });
+        remember(history, Moment { at: profile.taken_at, live: profile.live(), resident: profile.resident });
         profile.history.clone_from(history);
     }
 

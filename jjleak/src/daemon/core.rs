@@ -15,7 +15,7 @@ use super::config::Config;
 use super::decide::{State, next};
 use super::handover::{Handover, SavedProcess};
 use super::history::{self, Bounds, Entry, History};
-use super::outcome::Outcome;
+use super::outcome::{self, Outcome};
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
 use crate::processes::{Credentials, Pid, Process};
@@ -190,7 +190,13 @@ impl Shared {
             match job {
                 Ok(job) => core.jobs.push(job),
                 Err(error) => {
-                    core.end(pid, order.start_time, Err(format!("cannot create a thread: {error}")), false);
+                    core.end(
+                        pid,
+                        order.start_time,
+                        Err(format!("cannot create a thread: {error}")),
+                        false,
+                        None,
+                    );
                 }
             }
         }
@@ -260,8 +266,8 @@ impl Core {
                 }
                 self.record(finding);
             }
-            Message::Ended { pid, start_time, outcome, is_too_costly } => {
-                self.end(pid, start_time, outcome, is_too_costly);
+            Message::Ended { pid, start_time, outcome, is_too_costly, runs } => {
+                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref());
             }
         }
     }
@@ -295,6 +301,7 @@ impl Core {
         start_time: u64,
         outcome: Result<Option<Finding>, String>,
         is_too_costly: bool,
+        runs: Option<&str>,
     ) {
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
@@ -309,7 +316,7 @@ impl Core {
                     // A run that was stopped for its cost has no verdict that would justify a longer back-off.
                     watched.case.end(now, outcome.is_ok() && (is_done || !is_too_costly), config);
                 }
-                format!("{} (pid {pid})", watched.process.comm)
+                outcome::name(watched, runs)
             }
             None => format!("pid {pid}, which has ended"),
         };
@@ -320,8 +327,23 @@ impl Core {
             }
             Ok(None) => tracing::info!("{name}: no profile was taken"),
             // Report the merged finding: an earlier profile may have had a verdict that this one lacks.
-            Ok(Some(finding)) => Outcome::of(&self.record(finding), is_too_costly).log(&name),
+            Ok(Some(finding)) => {
+                let finding = self.record(finding);
+                self.tell(&finding, is_too_costly, &name);
+            }
         }
+    }
+
+    /// Logs the outcome of a run for the process with this name.
+    fn tell(&mut self, finding: &Finding, is_too_costly: bool, name: &str) {
+        let watched = self.watcher.same(finding.pid, finding.start_time);
+        let grows = watched.as_ref().is_some_and(|watched| watched.case.trend().growth() > 0.);
+        let outcome = Outcome::of(finding, is_too_costly, grows);
+        let outcome = match watched {
+            Some(watched) => outcome.with_memory(watched),
+            None => outcome,
+        };
+        outcome.with_report(&self.config.http.listen, finding.verdict_profile.as_ref()).log(name);
     }
 
     /// Applies a new configuration.

@@ -28,6 +28,7 @@ pub mod profile;
 pub mod pushing;
 mod questions;
 mod recorder;
+mod service;
 mod systemd;
 mod token;
 pub mod watch;

@@ -1,6 +1,14 @@
 //! Log message at the end of a profiling run, always consistent with the finding that stays.
 
+use std::time::Duration;
+
+use super::config::ListenAddress;
+use super::history::Id;
 use super::profile::Finding;
+use super::service;
+use super::watch::Watched;
+use crate::profile::Rate;
+use crate::render::{duration, humane_bytes, pace};
 
 /// Message about a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,14 +22,22 @@ pub(super) struct Outcome {
     /// Summary of the finding.
     what: &'static str,
     why: String,
+    /// Resident memory and the time left.
+    memory: String,
+    /// Where the report is.
+    report: String,
 }
 
 impl Outcome {
-    /// Builds the message for a finding, after a run that may have been stopped for its cost.
-    pub(super) fn of(finding: &Finding, was_too_costly: bool) -> Self {
+    /// Builds the message for a finding, after a run that may have been stopped for its cost. `grows` is true if the process's
+    /// resident memory does.
+    pub(super) fn of(finding: &Finding, was_too_costly: bool, grows: bool) -> Self {
         let (is_warning, what) = match finding {
             Finding { leaking: 1.., .. } => (true, "leaks"),
-            // It was profiled because it grows, so an inconclusive last profile needs attention.
+            Finding { judged: true, .. } if grows => {
+                (true, "grows, but was not found to leak what it allocates")
+            }
+            // It was profiled because it grew, so an inconclusive last profile needs attention.
             Finding { judged: true, .. } => (finding.is_last_in_vain(), "was not found to leak"),
             _ if finding.is_final() => (true, "cannot be judged"),
             _ if was_too_costly => (
@@ -36,19 +52,76 @@ impl Outcome {
         } else {
             verdict.clone()
         };
+        let why = match &finding.worst {
+            Some(worst) if finding.leaking > 0 => format!("{worst}; {why}"),
+            _ => why,
+        };
         let profile = finding.verdict_profile.as_ref().map(ToString::to_string).unwrap_or_default();
-        Self { pid: finding.pid.number().get(), leaking: finding.leaking, profile, is_warning, what, why }
+        let (memory, report) = (String::new(), String::new());
+        let pid = finding.pid.number().get();
+        Self { pid, leaking: finding.leaking, profile, is_warning, what, why, memory, report }
+    }
+
+    /// Adds the process's resident memory, and the time until its room is used up.
+    pub(super) fn with_memory(self, watched: &Watched) -> Self {
+        let last = watched.case.last();
+        let growth = watched.case.trend().growth();
+        let resident = bytes(last.resident);
+        if growth <= 0. {
+            return Self { memory: format!("; resident memory {resident}, not growing now"), ..self };
+        }
+        let rate = Rate { per_second: growth, low: growth, high: growth };
+        let left = last.limit.and_then(|limit| {
+            let time: Duration = rate.time_to_fill(limit.available)?;
+            let whose = if limit.is_cgroup { "its control group" } else { "the machine" };
+            Some(format!(
+                ": the {} that {whose} has left are used up in {}",
+                bytes(limit.available),
+                duration(time)
+            ))
+        });
+        let memory = format!("; resident memory {resident}, {}{}", pace(rate), left.unwrap_or_default());
+        Self { memory, ..self }
+    }
+
+    /// Adds the address of the report.
+    pub(super) fn with_report(self, listen: &ListenAddress, profile: Option<&Id>) -> Self {
+        let Some(id) = profile else { return self };
+        let path = format!("/profiles/{id}/report.html");
+        let report = match listen {
+            ListenAddress::Tcp(address) => format!("; report: http://{address}{path}"),
+            ListenAddress::Unix(socket) => {
+                format!("; report: curl --unix-socket {} http://localhost{path}", socket.display())
+            }
+            ListenAddress::Off => String::new(),
+        };
+        Self { report, ..self }
     }
 
     /// Logs the message for the process with this name.
     pub(super) fn log(&self, name: &str) {
-        let Self { pid, leaking, profile, is_warning, what, why } = self;
+        let Self { pid, leaking, profile, is_warning, what, why, memory, report } = self;
         if *leaking > 0 {
-            tracing::warn!(pid, leaking, profile, "{name} {what}: {why}");
+            tracing::warn!(pid, leaking, profile, "{name} {what}: {why}{memory}{report}");
         } else if *is_warning {
-            tracing::warn!(pid, profile, "{name} {what}: {why}");
+            tracing::warn!(pid, profile, "{name} {what}: {why}{memory}{report}");
         } else {
-            tracing::info!(pid, profile, "{name} {what}: {why}");
+            tracing::info!(pid, profile, "{name} {what}: {why}{memory}{report}");
         }
     }
+}
+
+/// The name of a process to those who run it: `tomcat.service (java org.acme.Main, pid 42)`.
+pub(super) fn name(watched: &Watched, runs: Option<&str>) -> String {
+    let pid = watched.process.pid;
+    let runs = runs.unwrap_or(&watched.process.comm);
+    match service::of_control_group(&watched.group.path) {
+        Some(service) => format!("{service} ({runs}, pid {pid})"),
+        None => format!("{runs} (pid {pid})"),
+    }
+}
+
+/// `1.5 MiB`, `300 bytes`.
+fn bytes(bytes: u64) -> String {
+    humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"))
 }

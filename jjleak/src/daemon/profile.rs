@@ -17,6 +17,7 @@ use tokio::sync::mpsc::Sender;
 use super::cost_limit::CostLimit;
 use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
+use super::service;
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
@@ -59,8 +60,10 @@ pub struct Finding {
     pub verdict: String,
     /// The profile that the verdict is from, if it was stored.
     pub verdict_profile: Option<Id>,
-    /// Number of leaking call sites.
+    /// Number of leaks that matter.
     pub leaking: usize,
+    /// The worst of them: the application's function, and what it calls.
+    pub worst: Option<String>,
     /// Total leak rate in bytes per second.
     pub leak_rate: f64,
     /// True if there is a verdict on leaks.
@@ -93,6 +96,7 @@ impl Finding {
             verdict: entry.verdict.clone(),
             verdict_profile: Some(entry.id.clone()),
             leaking: entry.leaking_sites.max(entry.leaking.len()),
+            worst: entry.leaking.first().cloned(),
             leak_rate: entry.leak_rate,
             judged: entry.judged,
             is_last_judged: entry.judged,
@@ -112,8 +116,8 @@ impl Finding {
         if self.judged || !before.judged || self.start_time != before.start_time {
             return self;
         }
-        let Self { verdict, verdict_profile, leaking, leak_rate, judged, .. } = before.clone();
-        Self { verdict, verdict_profile, leaking, leak_rate, judged, ..self }
+        let Self { verdict, verdict_profile, leaking, worst, leak_rate, judged, .. } = before.clone();
+        Self { verdict, verdict_profile, leaking, worst, leak_rate, judged, ..self }
     }
 
     /// Returns true if the last profile was inconclusive, and a longer one of its kind would be, too.
@@ -148,6 +152,8 @@ pub enum Message {
         outcome: Result<Option<Finding>, String>,
         /// True if it was stopped early because it cost more than allowed.
         is_too_costly: bool,
+        /// What the process runs: the main class or jar of a JVM, or the program.
+        runs: Option<String>,
     },
 }
 
@@ -190,6 +196,8 @@ impl Job {
         let reading = stop_reading.clone();
         thread::Builder::new().name(format!("profile {}", order.pid)).spawn(move || {
             reading.apply_to_thread();
+            // Reading a process's memory can block, like all else in this thread.
+            let runs = service::runs(order.pid);
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
             let cost_limit = Mutex::new(order.max_overhead.map(CostLimit::new));
@@ -237,7 +245,7 @@ impl Job {
             let outcome = outcome.map(|()| last);
             let Order { pid, start_time, .. } = order;
             let is_too_costly = was_too_costly.load(Ordering::Relaxed);
-            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome, is_too_costly });
+            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome, is_too_costly, runs });
             memory::trim();
         })?;
         let Order { pid, start_time, .. } = order;

@@ -139,6 +139,9 @@ pub(super) struct MomentDetail {
     pub(super) bytes: u64,
     #[prost(uint64, tag = "3")]
     pub(super) objects: u64,
+    /// Resident memory; absent if unknown.
+    #[prost(uint64, optional, tag = "4")]
+    pub(super) resident: Option<u64>,
 }
 
 /// Type and unit of a sample's values.

@@ -104,9 +104,11 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
             .map(|moment| Moment {
                 at: time(moment.time_nanos),
                 live: Totals { bytes: moment.bytes, objects: moment.objects },
+                resident: moment.resident,
             })
             .collect(),
         instants_ns: Arc::default(),
+        resident: message.history.last().and_then(|last| last.resident),
         memory: None,
         verdicts: Vec::new(),
         snapshots: comments.snapshots(),

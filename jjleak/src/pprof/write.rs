@@ -70,7 +70,7 @@ pub(super) fn encode(profile: &Profile) -> proto::Profile {
 
 fn moment(moment: &Moment) -> MomentDetail {
     let Totals { bytes, objects } = moment.live;
-    MomentDetail { time_nanos: signed(moment.at.as_nanosecond()), bytes, objects }
+    MomentDetail { time_nanos: signed(moment.at.as_nanosecond()), bytes, objects, resident: moment.resident }
 }
 
 /// The values of [`SAMPLE_TYPES`].

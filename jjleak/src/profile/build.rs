@@ -43,6 +43,7 @@ impl Profile {
             stacks,
             history: Vec::new(),
             instants_ns: snapshot.instants_ns,
+            resident: None,
             memory: None,
             verdicts: Vec::new(),
             snapshots: 0,

@@ -86,7 +86,8 @@ impl Profile {
             Some(settle) if judged == number || leaks => merged.coverage.settle = settle,
             _ => merged.unjudge(),
         }
-        let sums = history.into_iter().map(|(at, live)| Moment { at, live: live.into_iter().sum() });
+        let sums =
+            history.into_iter().map(|(at, live)| Moment { at, live: live.into_iter().sum(), resident: None });
         merged.history = sums.collect();
         Cow::Owned(merged)
     }
@@ -113,6 +114,7 @@ impl Profile {
             stacks: Vec::new(),
             history: Vec::new(),
             instants_ns: Arc::default(),
+            resident: None,
             memory: None,
             verdicts: Vec::new(),
             snapshots: 0,

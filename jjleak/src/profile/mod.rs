@@ -27,7 +27,7 @@ pub use frame_numbers::FrameNumbers;
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub use cost::Cost;
-pub use history::{Moment, remember};
+pub use history::{Moment, remember, resident_growth};
 pub(crate) use merge::add_count;
 pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
 
@@ -64,6 +64,8 @@ pub struct Profile {
     /// Instants between cohorts, in nanoseconds of `CLOCK_MONOTONIC`; the last is the profile's own. Empty if
     /// ages are unknown.
     pub instants_ns: Arc<[u64]>,
+    /// Resident memory of the process, if known.
+    pub resident: Option<u64>,
     /// Memory limit of the process, if known.
     pub memory: Option<Memory>,
     /// Verdicts on all call sites, worst first; see [`crate::analyze::History`].
@@ -108,12 +110,21 @@ impl Profile {
     /// growth.
     #[must_use]
     pub fn judged_in(&self) -> Duration {
+        self.site_judged_in(Duration::ZERO)
+    }
+
+    /// The same for a call site that was first seen at a time since accounting began.
+    #[must_use]
+    pub fn site_judged_in(&self, first_seen: Duration) -> Duration {
         if self.coverage.settle.is_zero() {
             return Duration::ZERO;
         }
-        let missing_time = (self.coverage.settle * JUDGED_SPANS).saturating_sub(self.elapsed());
-        let missing_snapshots = JUDGED_SNAPSHOTS.saturating_sub(self.snapshots);
-        missing_time.max(self.elapsed() / self.snapshots.max(1) * missing_snapshots)
+        let watched = self.elapsed().saturating_sub(first_seen);
+        let missing_time = (self.coverage.settle * JUDGED_SPANS).saturating_sub(watched);
+        let interval = self.elapsed() / self.snapshots.max(1);
+        let before = first_seen.as_nanos().checked_div(interval.as_nanos()).unwrap_or_default();
+        let snapshots = self.snapshots.saturating_sub(u32::try_from(before).unwrap_or(u32::MAX));
+        missing_time.max(interval * JUDGED_SNAPSHOTS.saturating_sub(snapshots))
     }
 
     /// Returns whether the process has been watched for long enough to judge its call sites: without

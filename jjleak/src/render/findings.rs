@@ -17,6 +17,19 @@ const NAMED: usize = 3;
 /// Columns of a wide terminal, without a tab.
 const COLUMNS: usize = 110;
 
+/// First line of the report: the verdict on the process.
+#[must_use]
+pub fn headline(profile: &Profile) -> String {
+    Causes::of(profile, &Rules::default()).headline(profile)
+}
+
+/// Leaks that matter, worst first: the application's function and what it calls, with the growth in bytes per second.
+#[must_use]
+pub fn leaks(profile: &Profile) -> Vec<(String, f64)> {
+    let causes = Causes::of(profile, &Rules::default());
+    causes.leaking().map(|leak| (call(leak), leak.rate.map_or(0., |rate| rate.per_second))).collect()
+}
+
 /// All findings of a report.
 pub(super) struct Causes<'a> {
     /// Findings that leak or grow, worst first.

@@ -12,6 +12,7 @@ use crate::analyze::{Rules, Selection};
 use crate::pprof;
 use crate::profile::{Coverage, Profile, Sampling, Totals};
 
+mod advice;
 mod collapsed;
 mod cost;
 mod counters;
@@ -34,11 +35,12 @@ mod verdicts;
 pub(crate) use cost::share_in_words;
 pub(crate) use counters::losses;
 pub use difference::render_difference;
+pub use findings::{headline, leaks};
 pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;
 pub(crate) use units::{duration, grouped, humane_bytes, percent};
-pub use verdicts::{advice, evidence, headline, pace, site};
+pub use verdicts::{evidence, pace, site};
 
 /// Producer of a report, for formats with such a field.
 pub(crate) const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));

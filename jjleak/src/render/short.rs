@@ -10,6 +10,7 @@ use jjleak_common::counter::Counter;
 use jjleak_common::stack::StackStatus;
 
 use super::Options;
+use super::advice::advice;
 use super::cost::cost_in_words;
 use super::counters::{Counted, losses, notes};
 use super::findings::{Causes, called_from, figures, sentences, title};
@@ -17,7 +18,7 @@ use super::fold::{folded, line_of};
 use super::label::printable;
 use super::text::write_header;
 use super::threads::ThreadShares;
-use super::verdicts::{advice_on, approximate, is_judged, of_what_is_shown, others, too_early};
+use super::verdicts::{approximate, is_judged, of_what_is_shown, others, too_early};
 use crate::analyze::Finding;
 use crate::profile::{Profile, Totals, VerdictKind};
 
@@ -137,7 +138,7 @@ fn tail(profile: &Profile, options: &Options, causes: &Causes<'_>) -> io::Result
     }
     lines.extend(notes_in_a_line(profile));
     lines.extend(profile.cost.as_ref().map(|cost| format!("cost: {}", cost_in_words(cost))));
-    lines.push(of_what_is_shown(&advice_on(profile, causes), &options.view));
+    lines.push(of_what_is_shown(&advice(profile, causes), &options.view));
     Ok(lines)
 }
 

@@ -8,13 +8,13 @@ use std::io::{self, Write};
 
 use jjleak_common::stack::StackStatus;
 
+use super::advice::advice;
 use super::cost::cost_in_words;
 use super::counters::{Counted, losses, notes};
+use super::findings::Causes;
 use super::label::{NO_STACK, label, module, printable};
 use super::threads::ThreadShares;
-use super::verdicts::{
-    advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site, too_early,
-};
+use super::verdicts::{evidence, is_judged, is_watched, of_what_is_shown, others, site, too_early};
 use super::{Options, short, units};
 use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verdict, VerdictKind};
@@ -26,10 +26,11 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     if judges && !contents.outstanding && !options.full {
         return short::write(profile, options, out);
     }
+    let causes = Causes::of(profile, &options.rules);
     let lists = contents.outstanding || !judges || !is_judged(profile);
     if judges {
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
-        let headline = of_what_is_shown(&headline(profile), &options.view);
+        let headline = of_what_is_shown(&causes.headline(profile), &options.view);
         writeln!(out, "[{time}] {}, {headline}", printable(&profile.process.to_string()))?;
         if is_judged(profile) {
             write_verdicts(profile, selection.top, out)?;
@@ -44,7 +45,11 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     if let Some(cost) = &profile.cost {
         writeln!(out, "cost: {}", cost_in_words(cost))?;
     }
-    if judges { writeln!(out, "{}", of_what_is_shown(&advice(profile), &options.view)) } else { Ok(()) }
+    if judges {
+        writeln!(out, "{}", of_what_is_shown(&advice(profile, &causes), &options.view))
+    } else {
+        Ok(())
+    }
 }
 
 /// Writes leaking and growing call sites, each with its evidence and a stack; the others in a line for each kind.

@@ -1,13 +1,8 @@
 //! Verdicts as text.
 
-use std::time::Duration;
-
-use jjleak_common::counter::Counter;
-
-use super::findings::{Causes, place, sum};
 use super::label::{NO_STACK, label, module, printable};
 use super::units;
-use crate::profile::{Frame, Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
+use crate::profile::{Frame, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
 
 /// Number of call sites to name of those that are not listed.
 const NAMED: usize = 3;
@@ -82,8 +77,7 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
     if let Some(freed) = verdict.freed_from_before {
         evidence.push(replaced(freed));
     }
-    // What is still called growing, or is freed as it comes, is not called flat: that would be another verdict.
-    if let Some(flat) = verdict.flat_for.filter(|_| verdict.kind == VerdictKind::CacheLike) {
+    if let Some(flat) = verdict.flat_for {
         evidence.push(format!("flat for {}", units::duration(flat)));
     }
     if verdict.hidden_stacks > 0 {
@@ -173,7 +167,7 @@ pub(super) fn approximate(bytes: u64) -> String {
 }
 
 /// `97 %`; neither a nonzero part nor a nonzero rest is shown as zero.
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     match share * 100. {
         percent if share > 0. && percent < 0.1 => "< 0.1 %".to_owned(),
         percent if share < 1. && percent > 99.9 => "> 99.9 %".to_owned(),
@@ -201,14 +195,6 @@ pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
     if view.is_empty() { said.to_owned() } else { format!("of what is shown: {said}") }
 }
 
-/// First line of the report: the verdict on the process.
-#[must_use]
-pub fn headline(profile: &Profile) -> String {
-    let watched = units::duration(profile.elapsed());
-    let judged = if is_judged(profile) { leaks_and_grows(profile) } else { early(profile) };
-    format!("watched for {watched}: {judged}{}", unjudged(profile))
-}
-
 /// Note on call sites that are not judged.
 pub(super) fn unjudged(profile: &Profile) -> String {
     match profile.unjudged_sites {
@@ -216,38 +202,6 @@ pub(super) fn unjudged(profile: &Profile) -> String {
         1 => "; 1 call site is not judged: there are too many".to_owned(),
         count => format!("; {count} call sites are not judged: there are too many"),
     }
-}
-
-/// Headline before leaks can be identified. Growth requires two snapshots.
-fn early(profile: &Profile) -> String {
-    match of_kind(profile, VerdictKind::Growing).count() {
-        growing if growing > 0 && profile.snapshots > 1 => {
-            let sites = if growing == 1 { "1 site" } else { &format!("{growing} sites") };
-            format!("{sites} may be growing, too early to say what leaks")
-        }
-        _ => "too early to say what leaks".to_owned(),
-    }
-}
-
-fn leaks_and_grows(profile: &Profile) -> String {
-    let [leaking, growing] =
-        [VerdictKind::Leaking, VerdictKind::Growing].map(|kind| of_kind(profile, kind).count());
-    let rate: f64 = of_kind(profile, VerdictKind::Leaking)
-        .filter_map(|verdict| verdict.rate)
-        .map(|rate| rate.per_second)
-        .sum();
-    let growing = match growing {
-        0 => String::new(),
-        1 => "; 1 site may be growing".to_owned(),
-        count => format!("; {count} sites may be growing"),
-    };
-    if leaking == 0 {
-        let proven = if growing.is_empty() { "nothing leaks" } else { "no leak proven" };
-        return format!("{proven}{growing}");
-    }
-    let all = if leaking > 1 { " in all" } else { "" };
-    let rate = pace(Rate { per_second: rate, low: rate, high: rate });
-    format!("{}, {rate}{all}{growing}", do_so(leaking, "leak"))
 }
 
 /// `1 call site leaks`, `2 call sites leak`.
@@ -284,123 +238,9 @@ fn in_a_line<'a>(
     (count > 0).then(|| format!("{words}{more}: {places} {all}: {names}"))
 }
 
-/// Possible reasons if nothing was counted: silence is no sign of health.
-fn nothing_seen(profile: &Profile) -> Option<&'static str> {
-    let is_counted = |counter: Counter| {
-        let counted = profile.lost.get(counter.name()).or_else(|| profile.notes.get(counter.name()));
-        counted.is_some_and(|&times| times > 0)
-    };
-    if profile.allocated().objects > 0 || [Counter::Filtered, Counter::Unsampled].into_iter().any(is_counted)
-    {
-        return None;
-    }
-    Some(if is_counted(Counter::UnfollowedAllocator) {
-        "Nothing was counted: jjleak cannot follow its allocator (why: jjleak doctor -p PID)."
-    } else {
-        "Nothing was counted: it has allocated nothing meanwhile, or by functions that jjleak does not find \
-         (which it finds: jjleak doctor -p PID)."
-    })
-}
-
-/// The recommended next step, in a sentence.
-#[must_use]
-pub fn advice(profile: &Profile) -> String {
-    if let Some(words) = nothing_seen(profile) {
-        return words.to_owned();
-    }
-    let missing = profile.judged_in();
-    if profile.ended.is_none() && !missing.is_zero() {
-        return format!("Verdict in {}.", whole_seconds(missing));
-    }
-    if !is_judged(profile) {
-        return match profile.verdicts.iter().max_by_key(|verdict| verdict.live.bytes) {
-            Some(most) if most.live.objects > 0 => too_short(&site(most)),
-            _ => "It has freed all that it allocated.".to_owned(),
-        };
-    }
-    judged_advice(profile)
-}
-
-/// The same, with the application's functions.
-pub(super) fn advice_on(profile: &Profile, causes: &Causes<'_>) -> String {
-    if !is_judged(profile) || nothing_seen(profile).is_some() {
-        return match causes.fastest.first() {
-            Some(most) if profile.ended.is_some() && nothing_seen(profile).is_none() => {
-                too_short(&place(most))
-            }
-            _ => advice(profile),
-        };
-    }
-    let all = sum(causes.leaking()).per_second;
-    if let Some(worst) = causes.leaking().next() {
-        let share = worst.rate.map_or(0., |rate| rate.per_second) / all.max(f64::MIN_POSITIVE);
-        let share = if share > 0.995 { "all".to_owned() } else { percent(share) };
-        return format!(
-            "Look at {} first: it makes {share} of the leak{}.",
-            place(worst),
-            until_full(profile, all)
-        );
-    }
-    if let Some(growing) = causes.growing().next() {
-        return format!(
-            "No leak is proven. {} may be growing: watch it for as long again to see whether that ends.",
-            place(growing)
-        );
-    }
-    "Nothing leaks that matters: what was allocated is freed, or it has stopped growing.".to_owned()
-}
-
-fn too_short(most: &str) -> String {
-    format!(
-        "It did not run for long enough to tell leaks from the rest; of what was never freed, most is from {most}."
-    )
-}
-
-fn judged_advice(profile: &Profile) -> String {
-    let mut leaking = of_kind(profile, VerdictKind::Leaking);
-    let all: f64 = leaking.clone().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum();
-    if let Some(worst) = leaking.next() {
-        let share = worst.rate.map_or(0., |rate| rate.per_second) / all.max(f64::MIN_POSITIVE);
-        let share = if share > 0.995 { "all".to_owned() } else { percent(share) };
-        return format!(
-            "Look at {} first: it makes {share} of the leak{}.",
-            site(worst),
-            until_full(profile, all)
-        );
-    }
-    if let Some(growing) = of_kind(profile, VerdictKind::Growing).next() {
-        return format!(
-            "No leak is proven. {} may be growing: watch it for as long again to see whether that ends.",
-            site(growing)
-        );
-    }
-    "Nothing leaks: what was allocated is freed, or it has stopped growing.".to_owned()
-}
-
-/// `25 s`, `2 min 6 s`: a second at least.
-fn whole_seconds(time: Duration) -> String {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    let seconds = seconds.max(1);
-    if seconds < 60 { format!("{seconds} s") } else { units::duration(Duration::from_secs(seconds)) }
-}
-
-/// `; at this pace the 400 MiB that its control group has left are used up in 3 h 5 min`.
-fn until_full(profile: &Profile, per_second: f64) -> String {
-    let rate = Rate { per_second, low: per_second, high: per_second };
-    let Some(Memory { kind, available, .. }) = profile.memory else { return String::new() };
-    let Some(time) = rate.time_to_fill(available) else { return String::new() };
-    let whose = match kind {
-        MemoryKind::Cgroup => "its control group",
-        MemoryKind::Ram => "the machine",
-    };
-    let (available, time) = (approximate(available), units::duration(time));
-    format!("; at this pace, the {available} that {whose} has left are used up in {time}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::JUDGED_SNAPSHOTS;
 
     fn rate(per_second: f64, low: f64, high: f64) -> Rate {
         Rate { per_second, low, high }
@@ -431,36 +271,6 @@ mod tests {
             "no leak yet: for what is kept, as many or more blocks from before jjleak attached are freed";
         assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(text)));
         assert!(replaced(0.7).contains("nearly as many"));
-    }
-
-    #[test]
-    fn few_snapshots_are_too_early_however_long_it_was_watched_and_what_is_not_judged_is_reported() {
-        let mut profile = crate::render::sample::judged();
-        profile.taken_at = profile.started_at + Duration::from_secs(600);
-        profile.coverage.settle = Duration::from_secs(15);
-        profile.snapshots = JUDGED_SNAPSHOTS;
-        assert!(is_judged(&profile) && headline(&profile).contains("leak"));
-        profile.snapshots = JUDGED_SNAPSHOTS - 1;
-        assert!(!is_judged(&profile));
-        assert!(headline(&profile).ends_with("1 site may be growing, too early to say what leaks"));
-        assert!(advice(&profile).starts_with("Verdict in 2 min"), "{}", advice(&profile));
-        profile.snapshots = 1;
-        profile.unjudged_sites = 12;
-        let text = headline(&profile);
-        let end = "too early to say what leaks; 12 call sites are not judged: there are too many";
-        assert!(text.ends_with(end) && !text.contains("grow"), "{text}");
-    }
-
-    #[test]
-    fn nothing_counted_is_not_taken_for_nothing_leaked() {
-        let mut profile = crate::render::sample::judged();
-        profile.stacks.clear();
-        profile.notes.clear();
-        assert!(advice(&profile).starts_with("Nothing was counted: it has allocated nothing meanwhile, or"));
-        profile.lost.insert(Counter::UnfollowedAllocator.name().to_owned(), 1);
-        assert!(advice(&profile).starts_with("Nothing was counted: jjleak cannot follow its allocator"));
-        profile.notes.insert(Counter::Filtered.name().to_owned(), 1);
-        assert!(!advice(&profile).contains("Nothing was counted"), "the user has left it out");
     }
 
     #[test]

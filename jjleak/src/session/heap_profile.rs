@@ -76,6 +76,7 @@ pub(super) fn read(
         stacks,
         history: Vec::new(),
         instants_ns: Arc::default(),
+        resident: None,
         memory: None,
         verdicts: Vec::new(),
         snapshots: 0,

@@ -161,7 +161,8 @@ fn last_of_each(profiles: Vec<Profile>) -> Vec<Profile> {
 
 /// The combined history of both.
 fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
-    let themselves = [older, newer].map(|it| Moment { at: it.taken_at, live: it.live() });
+    let themselves =
+        [older, newer].map(|it| Moment { at: it.taken_at, live: it.live(), resident: it.resident });
     let all = older.history.iter().chain(&newer.history).chain(&themselves);
     let sorted: BTreeMap<_, _> = all.map(|moment| (moment.at, *moment)).collect();
     sorted.into_values().collect()

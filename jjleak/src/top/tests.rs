@@ -149,6 +149,7 @@ fn leaking() -> Profile {
     let moment = |index: usize| Moment {
         at: profile.started_at + profile.verdicts[0].series[index].at,
         live: Totals { bytes: at(index), objects: 0 },
+        resident: None,
     };
     profile.history = (0..profile.verdicts[0].series.len()).map(moment).collect();
     let gib = 1 << 30;

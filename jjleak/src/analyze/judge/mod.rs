@@ -117,7 +117,7 @@ impl SiteHistory<'_> {
             rate: None,
             survival: None,
             freed_when_old: None,
-            flat_for: total.flat_for,
+            flat_for: None,
         };
         if judgement.is_early {
             self.judge_early(&total, &mut judgement);
@@ -126,6 +126,8 @@ impl SiteHistory<'_> {
         } else {
             total.judge(self, &mut judgement);
         }
+        // What still grows, or is freed as it comes, is not flat: that would be another verdict.
+        judgement.flat_for = total.flat_for.filter(|_| judgement.kind == VerdictKind::CacheLike);
         judgement
     }
 

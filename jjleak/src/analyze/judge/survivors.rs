@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::total::Total;
+use super::total::{Total, rises_to_its_end};
 use super::{
     AT_ONCE, BATCHES, Judgement, MIN_INTERVALS, NEARLY_ALL, OLD, SPANS, SiteHistory, batches, bytes,
     duration, totals,
@@ -67,23 +67,23 @@ pub(super) fn judge(
         judgement.watched = history.end() - begin;
         judgement.confidence = confidence(history, &leak, judgement);
         judgement.rate = Some(leak.rate);
-        judgement.flat_for = None;
         return;
     }
     let old = judgement.survival.map_or(0., |survival| bytes(survival.live));
     let live = history.live.last().map_or(0., |bytes| f64::from(*bytes));
+    let rises = rises_to_its_end(history);
     let is_mortal = age.is_none() && judgement.freed_when_old.is_some();
     if old < DECISIVE * live {
         judgement.kind = VerdictKind::SteadyChurn;
         judgement.confidence = 0.9;
-    } else if history.has_stopped(survivors, settled) && !is_mortal {
+    } else if history.has_stopped(survivors, settled) && !is_mortal && !rises {
         let at_once = history.was_at_once(survivors, settled);
         judgement.kind = if at_once { VerdictKind::StartUp } else { VerdictKind::CacheLike };
         judgement.confidence = if age.is_some() { 0.9 } else { 0.7 };
-    } else if total.grows {
+    } else if total.grows || rises {
         judgement.kind = VerdictKind::Growing;
         judgement.confidence = 0.7;
-        judgement.rate = total.rate;
+        judgement.rate = total.rate.filter(|rate| rate.per_second > 0.);
     } else if old > 0.5 * live && total.keeps {
         judgement.kind = VerdictKind::CacheLike;
         judgement.confidence = 0.8;

@@ -112,6 +112,17 @@ fn was_at_once(history: &SiteHistory<'_>) -> bool {
     })
 }
 
+/// Returns whether the total is higher at its end than ever before: in the latest eighth of the time it is always above all
+/// earlier totals, by more than [`RISE`].
+pub(super) fn rises_to_its_end(history: &SiteHistory<'_>) -> bool {
+    let since = history.end() - history.watched() / 8.;
+    let late = history.ends.partition_point(|end| *end <= since).max(history.first).min(history.live.len());
+    let (before, latest) = (&history.live[history.first.min(late)..late], &history.live[late..]);
+    let most = before.iter().copied().fold(0., f32::max);
+    let least = latest.iter().copied().fold(f32::INFINITY, f32::min);
+    !before.is_empty() && least.is_finite() && f64::from(least) > f64::from(most) * (1. + RISE)
+}
+
 /// Seconds since the total was last clearly below its maximum; `None` if that is always or never so.
 fn flat_for(history: &SiteHistory<'_>) -> Option<f64> {
     let live = history.live.get(history.first..)?;

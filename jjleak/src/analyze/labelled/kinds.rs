@@ -188,6 +188,14 @@ kinds! {
         let mean = end * random.within(0.6..1.2);
         sessions(random, end, mean, 3000.)
     };
+    "grew, stood still, and grows again", [Growing, Leaking], 12. ..1440., |random, end| {
+        let (stop, again) = (end * random.within(0.15..0.3), end * random.within(0.78..0.84));
+        let (count, size) = (random.scale(50. ..1000.), random.size());
+        let mut times = random.times(0. ..stop, count);
+        let faster = random.within(1. ..3.);
+        times.extend(random.times(again..end, count * (end - again) / stop * faster));
+        times.into_iter().map(|born| Block { born, dies: NEVER, size, count: 1 }).collect()
+    };
     "leak, watched too shortly", [Growing], SHORT, |random, end| leak(random, 0. ..end, 20. ..2000.);
     "cache, watched too shortly", [Growing], SHORT, |random, end| {
         let warming = end * random.within(0.35..1.);

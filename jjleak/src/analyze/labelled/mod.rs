@@ -10,13 +10,14 @@
 )]
 #![expect(clippy::print_stdout, reason = "the table is there to be read")]
 
+mod agreement;
 mod attached;
 mod kinds;
 mod properties;
 mod simulation;
 mod table;
 
-use crate::profile::VerdictKind;
+use crate::profile::{Verdict, VerdictKind};
 use attached::ATTACHED;
 use kinds::{KINDS, Kind};
 use simulation::{Random, Run};
@@ -30,12 +31,17 @@ const REQUIRED: f64 = 0.95;
 
 /// Verdict on one run of a kind.
 fn judge(kind: &Kind, seed: u64, combined: bool) -> VerdictKind {
+    verdict(kind, seed, combined).map_or(VerdictKind::SteadyChurn, |verdict| verdict.kind)
+}
+
+/// The same, with its evidence; `None` for a site that holds nothing.
+fn verdict(kind: &Kind, seed: u64, combined: bool) -> Option<Verdict> {
     let mut random = Random::new(seed, kind.name);
     let run = Run { combined, ..Run::random(kind.span.clone(), &mut random) };
     let run = Run { threads: (kind.threads)(&mut random), ..run };
     let blocks = (kind.blocks)(&mut random, run.duration);
     let beside = (kind.beside)(&mut random, run.duration);
-    run.verdict_beside(blocks, beside).map_or(VerdictKind::SteadyChurn, |verdict| verdict.kind)
+    run.verdict_beside(blocks, beside)
 }
 
 /// Accuracy over all kinds.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Cost, Profile, VerdictKind};
-use crate::render::{duration, estimated_from, headline, site};
+use crate::profile::{Cost, Profile};
+use crate::render::{duration, estimated_from, headline, leaks};
 
 /// ID of a profile: the time at which it was taken, in milliseconds since 1970, and the PID, as `digits-digits`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -100,9 +100,9 @@ pub struct Entry {
     pub judged: bool,
     /// The verdict on the process, in words.
     pub verdict: String,
-    /// A few of the leaking call sites, worst first.
+    /// A few of the leaks that matter, worst first: the application's function, and what it calls.
     pub leaking: Vec<String>,
-    /// Number of leaking call sites.
+    /// Number of leaks that matter.
     #[serde(default)]
     pub leaking_sites: usize,
     /// Total leak rate in bytes per second.
@@ -160,7 +160,7 @@ impl Entry {
     #[must_use]
     pub fn of(id: Id, profile: &Profile, why: &str) -> Self {
         let live = profile.live();
-        let leaking = || profile.verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
+        let leaks = if profile.is_judged() { leaks(profile) } else { Vec::new() };
         let lost = profile.lost.iter().filter(|(_, count)| **count > 0);
         let lost: BTreeMap<_, _> = lost.map(|(name, count)| (name.clone(), *count)).collect();
         Self {
@@ -176,12 +176,9 @@ impl Entry {
             live_objects: live.objects,
             judged: profile.is_judged(),
             verdict: verdict(profile),
-            leaking: leaking().take(MAX_SITES).map(site).collect(),
-            leaking_sites: leaking().count(),
-            leak_rate: leaking()
-                .filter_map(|verdict| verdict.rate)
-                .map(|rate| rate.per_second)
-                .fold(0., |sum, rate| sum + rate),
+            leaking_sites: leaks.len(),
+            leak_rate: leaks.iter().fold(0., |sum, (_, per_second)| sum + per_second),
+            leaking: leaks.into_iter().take(MAX_SITES).map(|(place, _)| place).collect(),
             estimate: estimated_from(&profile.coverage)
                 .map(|from| Estimate { from, can_be_judged: profile.coverage.windows.is_none() }),
             cost: profile.cost.map(Costs::from),

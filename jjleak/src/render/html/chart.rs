@@ -118,6 +118,7 @@ mod tests {
         let moment = |second: i64, bytes| Moment {
             at: jiff::Timestamp::from_second(second).unwrap(),
             live: Totals { bytes, objects: 1 },
+            resident: None,
         };
         assert!(draw(&profile, &sample::time_zone()).is_none());
         profile.history = vec![moment(1, 100)];

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::super::label::{NO_STACK, label, module};
 use super::super::svg;
 use super::super::{Options, Value};
-use crate::profile::{FrameKind, Profile};
+use crate::profile::{Basis, FrameKind, Profile, Verdict, VerdictKind};
 
 /// Name of a measure in the script.
 const fn name_of(value: Value) -> &'static str {
@@ -19,14 +19,36 @@ const fn name_of(value: Value) -> &'static str {
     }
 }
 
+/// Verdicts on stacks, worst first, and their colours.
+pub(super) const VERDICTS: [(&str, &str); 4] =
+    [("leaking", "#c81e1e"), ("growing", "#f0a030"), ("does not grow", "#8fb3d9"), ("not judged", "#d3d3d3")];
+
+/// Index into [`VERDICTS`] by the stack's ID.
+fn verdicts_of_stacks(profile: &Profile) -> HashMap<u64, usize> {
+    let of = |verdict: &Verdict| match (verdict.basis, verdict.kind) {
+        (Basis::Nothing, _) => 3,
+        (_, VerdictKind::Leaking) => 0,
+        (_, VerdictKind::Growing) => 1,
+        (Basis::ShortHistory, _) => 3,
+        _ => 2,
+    };
+    let stacks = |verdict: &Verdict| {
+        let index = of(verdict);
+        verdict.stacks.iter().map(move |stack| (*stack, index)).collect::<Vec<_>>()
+    };
+    profile.verdicts.iter().flat_map(stacks).collect()
+}
+
 #[derive(Serialize)]
 struct Data<'a> {
     /// Names and colours of kinds of frames.
     kinds: Vec<(&'static str, String)>,
     /// Label, index of the kind, file name of the module.
     names: Vec<(Cow<'a, str>, usize, Cow<'a, str>)>,
-    /// Indices of names, leaf first; live bytes and objects.
-    stacks: Vec<(Vec<usize>, u64, u64)>,
+    /// Indices of names, leaf first; live bytes and objects; index of the verdict.
+    stacks: Vec<(Vec<usize>, u64, u64, usize)>,
+    /// Verdicts and their colours, worst first.
+    verdicts: [(&'static str, &'static str); VERDICTS.len()],
     everything: &'static str,
     /// Colour of the root frame.
     root: String,
@@ -46,6 +68,7 @@ pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<P
             next
         })
     };
+    let verdicts = verdicts_of_stacks(profile);
     let outstanding = profile.stacks.iter().filter(|stack| !stack.live.is_nothing());
     let stacks = outstanding.map(|stack| {
         let frames = stack.frames.iter();
@@ -54,13 +77,15 @@ pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<P
         if path.is_empty() {
             path.push(index(NO_STACK.into(), FrameKind::Unknown, "".into()));
         }
-        (path, stack.live.bytes, stack.live.objects)
+        let verdict = verdicts.get(&stack.id).copied().unwrap_or(VERDICTS.len() - 1);
+        (path, stack.live.bytes, stack.live.objects, verdict)
     });
     let stacks = stacks.collect();
     let data = Data {
         kinds: FrameKind::ALL.map(|kind| (svg::kind_name(kind), svg::kind_color(kind))).to_vec(),
         names,
         stacks,
+        verdicts: VERDICTS,
         everything: "all",
         root: svg::everything_color(),
         by: name_of(options.value),

@@ -42,12 +42,13 @@ fn page(profile: &Profile, options: &Options, data: &Markup) -> Markup {
             body {
                 (head(profile, options))
                 main {
+                    (sections::conclusion(profile, options))
+                    (flame(profile))
                     (sections::cards(profile))
-                    (sections::verdicts(profile, options))
                     @if let Some(chart) = chart::draw(profile, &options.time_zone) {
                         section #history { h2 { "Live bytes over time" } (chart) }
                     }
-                    (flame(profile))
+                    (sections::verdicts(profile))
                     (sections::sites(profile, options))
                     (sections::counted(profile))
                     (sections::measured(profile))
@@ -98,10 +99,12 @@ fn flame(profile: &Profile) -> Markup {
                 button type="button" data-by="bytes" { "Bytes" }
                 button type="button" data-by="objects" { "Objects" }
                 button #invert type="button" { "From the allocation" }
+                @if !profile.verdicts.is_empty() { button #verdict type="button" { "Colour by verdict" } }
+                button #link type="button" { "Copy link" }
                 span #matched aria-live="polite" {}
             }
             #flame {}
-            .legend {
+            .legend #kinds {
                 @for kind in FrameKind::ALL.into_iter().filter(occurs) {
                     span {
                         svg { rect width="12" height="12" fill=(svg::kind_color(kind)) {} }
@@ -109,9 +112,14 @@ fn flame(profile: &Profile) -> Markup {
                     }
                 }
             }
+            .legend #marks hidden {
+                @for (verdict, color) in data::VERDICTS {
+                    span { svg { rect width="12" height="12" fill=(color) {} } (verdict) }
+                }
+            }
             p.note {
                 "The width of a frame is the live memory allocated below it. Click to zoom, "
-                "Escape to go back."
+                "Escape to go back. What leaks has a dark red edge."
             }
         }
     }

@@ -6,23 +6,29 @@
   const flame = document.getElementById("flame"), tip = document.getElementById("tip");
   const search = document.getElementById("search"), matched = document.getElementById("matched");
   const reset = document.getElementById("reset");
-  const state = { by: data.by, inverted: data.inverted, zoom: null, found: null, root: null };
+  const byVerdict = document.getElementById("verdict"), link = document.getElementById("link");
+  const LEAKING = 0;
+  const leaks = data.stacks.some(([, , , verdict]) => verdict === LEAKING);
+  const state = { by: data.by, inverted: data.inverted, verdicts: false, zoom: null, found: null, root: null };
 
-  // A node: the index of its name, bytes and objects below it, its children, and its parent.
-  const node = (name, parent) => ({ name, parent, bytes: 0, objects: 0, children: new Map() });
+  // A node: the index of its name, bytes and objects below it, its children, its parent, and bytes by verdict.
+  const node = (name, parent) =>
+    ({ name, parent, bytes: 0, objects: 0, children: new Map(), verdicts: data.verdicts.map(() => 0) });
 
   function merge() {
     const root = node(-1, null);
-    for (const [frames, bytes, objects] of data.stacks) {
+    for (const [frames, bytes, objects, verdict] of data.stacks) {
       let at = root;
       root.bytes += bytes;
       root.objects += objects;
+      root.verdicts[verdict] += bytes;
       const path = state.inverted ? frames : frames.slice().reverse();
       for (const name of path) {
         if (!at.children.has(name)) at.children.set(name, node(name, at));
         at = at.children.get(name);
         at.bytes += bytes;
         at.objects += objects;
+        at.verdicts[verdict] += bytes;
       }
     }
     return root;
@@ -30,7 +36,12 @@
 
   const value = (it) => it[state.by];
   const label = (it) => (it.name < 0 ? data.everything : data.names[it.name][0]);
-  const color = (it) => (it.name < 0 ? data.root : data.kinds[data.names[it.name][1]][1]);
+  // The verdict on most bytes below a node.
+  const verdict = (it) => it.verdicts.indexOf(Math.max(...it.verdicts));
+  const color = (it) => {
+    if (it.name < 0) return data.root;
+    return state.verdicts ? data.verdicts[verdict(it)][1] : data.kinds[data.names[it.name][1]][1];
+  };
   const grouped = (number) => number.toLocaleString("en-US");
   const humane = (bytes) => {
     const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -58,6 +69,7 @@
     if (width < 10) box.style.padding = "0";
     if (width >= LABEL_FROM) box.textContent = label(it);
     if (above) box.classList.add("above");
+    if (it.name >= 0 && verdict(it) === LEAKING) box.classList.add("leaks");
     if (it.name >= 0 && state.found && state.found(data.names[it.name])) box.classList.add("found");
     box.node = it;
     flame.append(box);
@@ -115,6 +127,7 @@
     }
     state.found = matches && (([name, , module]) => matches(name) || matches(module));
     draw();
+    remember();
   }
 
   function tell(event) {
@@ -128,8 +141,10 @@
       span.textContent = text;
       return span;
     };
+    const judged = it.verdicts.map((bytes, index) => [bytes, data.verdicts[index][0]]).filter(([bytes]) => bytes);
     const lines = [line(`${grouped(it.bytes)} bytes${it.bytes >= 1024 ? ` (${humane(it.bytes)})` : ""}, ${grouped(it.objects)} objects`),
       line(`${percent(value(it), value(state.root))} of all live ${state.by}`)];
+    if (byVerdict) lines.push(line(judged.map(([bytes, name]) => `${name}: ${humane(bytes)}`).join(", ")));
     if (it.name >= 0) {
       const [, kind, module] = data.names[it.name];
       lines.unshift(line(module ? `${data.kinds[kind][0]}, ${module}` : data.kinds[kind][0]));
@@ -145,6 +160,38 @@
     state.zoom = it && it.parent ? it : null;
     tip.hidden = true;
     draw();
+    remember();
+  }
+
+  // What is shown, as the page's fragment: a link leads to the same frame.
+  function remember() {
+    const path = [];
+    for (let it = state.zoom; it && it.parent; it = it.parent) path.unshift(it.name);
+    const shown = new URLSearchParams();
+    if (path.length) shown.set("frame", path.join("."));
+    if (state.by !== data.by) shown.set("by", state.by);
+    if (state.inverted !== data.inverted) shown.set("inverted", state.inverted ? "1" : "0");
+    if (state.verdicts !== leaks) shown.set("verdicts", state.verdicts ? "1" : "0");
+    if (search.value) shown.set("search", search.value);
+    const fragment = shown.toString();
+    if (fragment !== location.hash.slice(1)) history.replaceState(null, "", fragment ? `#${fragment}` : "#");
+  }
+
+  function restore() {
+    const shown = new URLSearchParams(location.hash.slice(1));
+    const flag = (name, otherwise) => (shown.has(name) ? shown.get(name) === "1" : otherwise);
+    if (["bytes", "objects"].includes(shown.get("by"))) state.by = shown.get("by");
+    state.inverted = flag("inverted", data.inverted);
+    state.verdicts = Boolean(byVerdict) && flag("verdicts", leaks);
+    search.value = shown.get("search") || "";
+    rebuild();
+    let it = state.root;
+    for (const name of (shown.get("frame") || "").split(".").filter(Boolean)) {
+      it = it.children.get(Number(name));
+      if (!it) return;
+    }
+    if (it.parent) state.zoom = it;
+    look();
   }
 
   function press(button, is) { button.setAttribute("aria-pressed", is ? "true" : "false"); }
@@ -154,7 +201,11 @@
     state.root = merge();
     for (const button of document.querySelectorAll("button[data-by]")) press(button, button.dataset.by === state.by);
     press(document.getElementById("invert"), state.inverted);
+    if (byVerdict) press(byVerdict, state.verdicts);
+    document.getElementById("marks").hidden = !state.verdicts;
+    document.getElementById("kinds").hidden = state.verdicts;
     draw();
+    remember();
   }
 
   flame.addEventListener("mousemove", tell);
@@ -166,11 +217,19 @@
   for (const button of document.querySelectorAll("button[data-by]")) {
     button.addEventListener("click", () => { state.by = button.dataset.by; rebuild(); });
   }
+  if (byVerdict) byVerdict.addEventListener("click", () => { state.verdicts = !state.verdicts; rebuild(); });
+  link.addEventListener("click", async () => {
+    // Without permission, the address bar has the link.
+    try { await navigator.clipboard.writeText(location.href); } catch { return; }
+    link.textContent = "Copied";
+    setTimeout(() => { link.textContent = "Copy link"; }, 2000);
+  });
+  addEventListener("hashchange", restore);
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && document.activeElement !== search) { event.preventDefault(); search.focus(); }
     if (event.key === "Escape") { search.value = ""; zoom(null); look(); search.blur(); }
   });
   addEventListener("resize", draw);
   addEventListener("beforeprint", draw);
-  rebuild();
+  restore();
 })();

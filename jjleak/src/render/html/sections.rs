@@ -2,19 +2,26 @@
 
 use maud::{Markup, html};
 
+use super::super::advice::advice;
 use super::super::cost::{cost_in_words, share_in_words};
 use super::super::counters::{Counted, losses, notes};
+use super::super::findings::{Causes, called_from, figures, sentences_of, title};
 use super::super::label::{NO_STACK, label, module, printable};
 use super::super::threads::ThreadShares;
-use super::super::verdicts::{advice, approximate, evidence, headline, of_what_is_shown};
+use super::super::verdicts::{approximate, evidence, is_watched, of_what_is_shown};
 use super::super::{Options, TOOL, units};
 use super::chart;
+use crate::analyze::Finding;
 use crate::profile::{
     Ages, Basis, Coverage, Frame, FrameKind, Moment, Profile, Sampling, SharedFrame, StackProfile, Totals,
     Verdict,
 };
 use jjleak_common::stack::StackStatus;
 
+/// Maximum number of findings at the top of the page.
+const MAX_FINDINGS: usize = 6;
+/// Maximum number of call sites that grow fastest, before there are verdicts.
+const MAX_FASTEST: usize = 3;
 /// Maximum number of call sites in the table; the flame graph has all.
 const MAX_SITES: usize = 100;
 
@@ -68,15 +75,52 @@ fn card(name: &str, big: &str, exact: &str, class: &str) -> Markup {
     }
 }
 
-/// Verdicts on call sites, worst first, and the advice; nothing without verdicts.
-pub(super) fn verdicts(profile: &Profile, options: &Options) -> Markup {
+/// The verdict on the process, the advice, and what leaks or grows, worst first; nothing for a profile that cannot be judged.
+pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
+    if !is_watched(profile) {
+        return Markup::default();
+    }
+    let causes = Causes::of(profile, &options.rules);
+    html! {
+        section #conclusion {
+            h2 { (of_what_is_shown(&causes.headline(profile), &options.view)) }
+            p { strong { (of_what_is_shown(&advice(profile, &causes), &options.view)) } }
+            @for finding in causes.material().take(MAX_FINDINGS) { (cause(finding)) }
+            @for line in causes.rest_in_a_line(MAX_FINDINGS).into_iter().chain(causes.small_in_a_line()) {
+                p.note { (line) }
+            }
+            @for finding in causes.fastest.iter().take(MAX_FASTEST) {
+                p.note { (called_from(finding)) }
+            }
+        }
+    }
+}
+
+/// A finding with its line over time, figures, evidence and the stack that holds the most.
+fn cause(finding: &Finding<'_>) -> Markup {
+    let worst = finding.verdicts[0];
+    html! {
+        div.cause.(finding.kind.name()) {
+            .line { (chart::sparkline(&worst.series)) }
+            details {
+                summary { code { (title(finding)) } }
+                (frames(&worst.frames))
+            }
+            .note { (figures(finding)) }
+            @for sentence in sentences_of(finding) { .note { (sentence) } }
+        }
+    }
+}
+
+/// Verdicts on all call sites, worst first; nothing without verdicts.
+pub(super) fn verdicts(profile: &Profile) -> Markup {
     if profile.verdicts.is_empty() {
         return Markup::default();
     }
     let shares = ThreadShares::of(profile);
     html! {
-        section #verdicts {
-            h2 { (of_what_is_shown(&headline(profile), &options.view)) }
+        details.section #verdicts {
+            summary { "Verdicts on all call sites" }
             table {
                 thead {
                     tr {
@@ -88,7 +132,6 @@ pub(super) fn verdicts(profile: &Profile, options: &Options) -> Markup {
                     @for verdict in profile.verdicts.iter().take(MAX_SITES) { (judged(verdict, &shares)) }
                 }
             }
-            p { strong { (of_what_is_shown(&advice(profile), &options.view)) } }
         }
     }
 }
@@ -130,8 +173,8 @@ pub(super) fn sites(profile: &Profile, options: &Options) -> Markup {
     let outstanding: Vec<_> = stacks.into_iter().filter(|stack| !stack.live.is_nothing()).collect();
     let (shown, hidden) = outstanding.split_at(outstanding.len().min(MAX_SITES));
     html! {
-        section #sites {
-            h2 { "Stacks with outstanding allocations" }
+        details.section #sites open[profile.verdicts.is_empty()] {
+            summary { "Stacks with outstanding allocations" }
             @if shown.is_empty() { p { "Nothing lives." } } @else { (stacks_table(shown, profile.live())) }
             @if !hidden.is_empty() {
                 @let rest: Totals = hidden.iter().map(|stack| stack.live).sum();
@@ -233,8 +276,8 @@ fn place(frame: &Frame) -> Markup {
 pub(super) fn counted(profile: &Profile) -> Markup {
     let (lost, notes): (Vec<_>, Vec<_>) = (losses(profile).collect(), notes(profile).collect());
     html! {
-        section #losses {
-            h2 { "Losses and notes" }
+        details.section #losses open[!lost.is_empty()] {
+            summary { "Losses and notes" }
             @if lost.is_empty() {
                 p.good { "Nothing was lost." @if !notes.is_empty() { " What was counted besides:" } }
             }
@@ -263,8 +306,8 @@ fn counter(counted: &Counted<'_>) -> Markup {
 pub(super) fn measured(profile: &Profile) -> Markup {
     let coverage = &profile.coverage;
     html! {
-        section #measured {
-            h2 { "How it was measured" }
+        details.section #measured {
+            summary { "How it was measured" }
             dl {
                 (fact("program", &profile.process.exe))
                 (fact("tool", TOOL))

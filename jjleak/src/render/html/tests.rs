@@ -62,7 +62,7 @@ fn the_data_reads_back_as_the_names_were() {
     let (json, _) = rest.split_once("</script>").unwrap();
     let data: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(data["names"][0][0], name);
-    assert_eq!(data["stacks"][0], serde_json::json!([[0, 0, 0], 1, 1]));
+    assert_eq!(data["stacks"][0], serde_json::json!([[0, 0, 0], 1, 1, 3]));
 }
 
 #[test]
@@ -76,6 +76,20 @@ fn the_policy_allows_the_pages_own_script_and_style_alone() {
     for forbidden in ["http://", "https://", "style=\"", "unsafe-inline", "eval("] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
+}
+
+#[test]
+fn the_conclusion_comes_first_and_what_leaks_is_marked() {
+    let page = html(&sample::judged());
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}\n{page}"));
+    let order =
+        ["id=\"conclusion\"", "Look at ", "leaking: ", "id=\"graph\"", "class=\"cards\"", "id=\"verdicts\""];
+    assert!(order.map(at).is_sorted());
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    let (json, _) = rest.split_once("</script>").unwrap();
+    let data: serde_json::Value = serde_json::from_str(json).unwrap();
+    let verdicts: Vec<_> = data["stacks"].as_array().unwrap().iter().map(|stack| stack[3].clone()).collect();
+    assert_eq!(verdicts[..2], [0, 1]);
 }
 
 #[test]

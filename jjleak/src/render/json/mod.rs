@@ -77,6 +77,9 @@ pub struct Document<S = Stacks> {
     /// Minimum age of allocations for verdicts, in seconds.
     #[serde(default)]
     pub settle_s: f64,
+    /// Resident memory of the process; absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<u64>,
     /// Memory limit of the process; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryDocument>,
@@ -172,6 +175,7 @@ impl<S> Document<S> {
                 .map(str::to_owned)
                 .collect(),
             settle_s: profile.coverage.settle.as_secs_f64(),
+            resident_bytes: profile.resident,
             memory: profile.memory.map(Into::into),
             verdicts: verdicts::documents(profile),
             findings,

@@ -19,7 +19,7 @@ use super::threads::{ThreadRoots, name_of};
 use crate::analyze::Pace;
 use crate::attach::now_ns;
 use crate::own_memory;
-use crate::processes::MemoryLimit;
+use crate::processes::{MemoryLimit, Pid, Resident, ResidentMemory};
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::session::{Error, Source};
 use crate::snapshot::BlockFilter;
@@ -248,6 +248,7 @@ impl Watch {
             evicted.add_to(&mut profile, &complete, collector, below);
             profile.set_lost(Counter::SymbolsLost, names.lost_files());
             profile.ended.clone_from(&watched.ended);
+            profile.resident = resident(watched.pid());
             profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)
         });
@@ -260,6 +261,14 @@ impl Watch {
             own_memory::release();
         }
         Ok(profiles)
+    }
+}
+
+/// Resident memory of a process; `None` if it has ended.
+fn resident(pid: Pid) -> Option<u64> {
+    match ResidentMemory::open(pid).and_then(|file| file.read()) {
+        Ok(Resident::Bytes(bytes)) => Some(bytes),
+        Ok(Resident::Ended) | Err(_) => None,
     }
 }
 

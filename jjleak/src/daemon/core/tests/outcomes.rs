@@ -81,11 +81,18 @@ fn the_log_says_of_a_process_what_its_finding_says() {
         let mut last = last.clone();
         last.verdict_profile = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
-        let said = logged(|| core.handle(Message::Ended { pid, start_time, outcome, is_too_costly: false }));
+        let said = logged(|| {
+            core.handle(Message::Ended { pid, start_time, outcome, is_too_costly: false, runs: None });
+        });
 
         let known = &core.findings[&pid];
         let case = format!("{before:?}, then {last:?}: {said}");
-        assert!(said.contains(&format!("cat (pid {pid}) {expected}{}", known.verdict)), "{case}");
+        let worst = known.worst.as_ref().filter(|_| known.leaking > 0);
+        let worst = worst.map_or_else(String::new, |worst| format!("{worst}; "));
+        assert!(said.contains(&format!("pid {pid}) {expected}{worst}{}", known.verdict)), "{case}");
+        assert!(said.contains("; resident memory "), "{case}");
+        let id = known.verdict_profile.as_ref().unwrap();
+        assert!(said.contains(&format!("localhost/profiles/{id}/report.html")), "{case}");
         assert_eq!(known.judged, expected == leaks_so || expected == fixed_so, "{case}");
         assert_eq!(known.leaking > 0, expected == leaks_so, "{case}");
         // The named profile is the one with the verdict, and the last one's message is included.
