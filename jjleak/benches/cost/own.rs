@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use jjleak::processes::opener::VERB as OPENER_VERB;
 use jjleak::processes::{Pid, cpu_time};
 use jjleak::symbolize::child::VERB;
 use nix::sys::signal::{Signal, kill};
@@ -22,6 +23,8 @@ use crate::timings::Timings;
 const READING: Duration = Duration::from_millis(2);
 /// Timeout for a run.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What jjleak's processes do.
+const CHILDREN: [&str; 2] = [VERB, OPENER_VERB];
 const TURNS: usize = 3;
 const WANTED_MIB: f64 = 200.;
 const WANTED_S: f64 = 2.;
@@ -218,53 +221,42 @@ fn jjleak(folder: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Jjleak>
     Ok(Jjleak(command.stderr(sink("stderr")?).spawn()?))
 }
 
-/// Readings of jjleak and its processes that read symbols, which may end at any moment.
+/// Readings of jjleak and its processes that read symbols or open files, which may end at any moment.
 #[derive(Default)]
 struct Readings {
-    of_each: BTreeMap<u32, Reading>,
-}
-
-/// What a process has taken so far.
-#[derive(Default)]
-struct Reading {
-    is_child: bool,
+    /// The highest sum of resident memory at one moment.
     peak_kib: f64,
-    cpu: Duration,
+    /// CPU time of each process.
+    cpu: BTreeMap<u32, Duration>,
 }
 
 impl Readings {
     fn take(&mut self, pid: Pid) {
-        self.take_one(pid, false);
+        let mut resident_kib = self.take_one(pid);
         for child in children_of(pid) {
             let command = fs::read(child.proc_file("cmdline")).unwrap_or_default();
-            if command.split(|byte| *byte == 0).nth(1) == Some(VERB.as_bytes()) {
-                self.take_one(child, true);
+            // A process that has just been started shares jjleak's memory.
+            let verb = command.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+            if CHILDREN.iter().any(|child| child.as_bytes() == verb) {
+                resident_kib += self.take_one(child);
             }
         }
+        self.peak_kib = resident_kib.max(self.peak_kib);
     }
 
-    fn take_one(&mut self, pid: Pid, is_child: bool) {
-        let reading = self.of_each.entry(pid.number().get()).or_default();
-        reading.is_child = is_child;
+    /// Resident memory of a process in KiB; 0 if it has ended.
+    fn take_one(&mut self, pid: Pid) -> f64 {
+        let cpu = self.cpu.entry(pid.number().get()).or_default();
+        *cpu = cpu_time(pid).unwrap_or_default().max(*cpu);
         let status = fs::read_to_string(pid.proc_file("status")).unwrap_or_default();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        reading.peak_kib = peak.unwrap_or_default().max(reading.peak_kib);
-        reading.cpu = cpu_time(pid).unwrap_or_default().max(reading.cpu);
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|size| size.trim().trim_end_matches(" kB").parse().ok());
+        resident.unwrap_or_default()
     }
 
-    /// The peaks of jjleak and of its largest child come at different times, so that their sum is an upper bound.
     fn taken(&self, end: Duration) -> Taken {
-        let peak = |is_child: bool| {
-            let peaks = self.of_each.values().filter(|reading| reading.is_child == is_child);
-            peaks.map(|reading| reading.peak_kib).fold(0., f64::max)
-        };
-        let cpu: Duration = self.of_each.values().map(|reading| reading.cpu).sum();
-        Taken {
-            peak_mib: (peak(false) + peak(true)) / 1024.,
-            cpu_s: cpu.as_secs_f64(),
-            end_s: end.as_secs_f64(),
-        }
+        let cpu: Duration = self.cpu.values().sum();
+        Taken { peak_mib: self.peak_kib / 1024., cpu_s: cpu.as_secs_f64(), end_s: end.as_secs_f64() }
     }
 }
 

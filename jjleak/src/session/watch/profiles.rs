@@ -189,11 +189,10 @@ impl Watch {
         });
         let coverage = Coverage { windows, ..*coverage };
         let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
+        // Naming stacks takes memory, too.
+        collector.release_live();
         // The last profile is the largest: what it does not need leaves the memory to it.
         let is_last_of_all = use_of == Use::End && processes.len() == 1;
-        if is_last_of_all {
-            collector.release_live();
-        }
         let now = (Timestamp::now(), now_ns());
         let mut taken = 0_u32;
         let profiles = processes.values_mut().filter_map(|watched| {
@@ -253,7 +252,8 @@ impl Watch {
             Some(profile)
         });
         let profiles = profiles.collect();
-        if is_last_of_all {
+        // Of many processes, the next snapshot has few new stacks.
+        if is_last_of_all || images.len() > 1 {
             names.end_child();
         }
         if taken >= RELEASED_AFTER {

@@ -14,10 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::VERB;
 use super::protocol::{self, FileNumber, Reply, Request};
-use crate::processes::{SymbolFiles, forget_own_child, note_own_child};
+use crate::processes::{Pid, Resident, ResidentMemory, SymbolFiles, forget_own_child, note_own_child};
 
 /// Maximum number of files that a child has open; beyond, another child is started.
 pub(super) const MAX_FILES: usize = 128;
+/// Resident memory of a child, its mapped files included, beyond which it drops what it knows before it reads another file.
+const LARGE_BYTES: u64 = 40 << 20;
 /// Time without a request after which a child ends. Another one reads the files again.
 const IDLE: Duration = Duration::from_secs(60);
 /// Maximum time of a reply. Debug information of 2 GiB takes seconds.
@@ -42,6 +44,10 @@ struct Running {
     process: Child,
     socket: UnixStream,
     open: HashSet<FileNumber>,
+    /// The file of the last request.
+    last: Option<FileNumber>,
+    /// `None` if it cannot be read.
+    memory: Option<ResidentMemory>,
 }
 
 /// Failure of a request, in words that follow "the process that reads symbols".
@@ -166,7 +172,8 @@ impl Running {
             .spawn()
             .map_err(Error::Start)?;
         note_own_child(&process);
-        let running = Self { process, socket: ours, open: HashSet::new() };
+        let memory = Pid::new(process.id()).and_then(|pid| ResidentMemory::open(pid).ok());
+        let running = Self { process, socket: ours, open: HashSet::new(), last: None, memory };
         match running.receive(Instant::now() + limit) {
             Ok(Reply::Ready) => Ok(running),
             Ok(Reply::Refused(why)) => Err(Error::Start(io::Error::other(why))),
@@ -196,7 +203,16 @@ impl Running {
             let files: Vec<_> = [&own].into_iter().chain(&debug_file).chain(&supplement).collect();
             protocol::send(&self.socket, &open, &files)?;
         }
+        if self.last.replace(file).is_some_and(|last| last != file) && self.is_large() {
+            protocol::send(&self.socket, &Request::Forget, &[])?;
+        }
         protocol::send(&self.socket, request, &[])
+    }
+
+    /// Returns true if it takes much memory: it keeps what it knows of each file.
+    fn is_large(&self) -> bool {
+        let memory = self.memory.as_ref().map(ResidentMemory::read);
+        matches!(memory, Some(Ok(Resident::Bytes(bytes))) if bytes > LARGE_BYTES)
     }
 
     /// Returns true if a reply begins to arrive within this time, or the child has ended.

@@ -11,6 +11,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
 use super::debug_info::DebugInfo;
 use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
+use crate::own_memory;
 use crate::symbolize::demangle::demangled;
 use crate::symbolize::tail_calls::Function;
 
@@ -51,15 +52,30 @@ impl Files {
     }
 
     pub(super) fn open(&mut self, number: FileNumber, parts: Parts) {
+        let symbolizer = self.symbolizer(&parts);
+        self.open.insert(number, OpenFile { parts, symbolizer, debug_info: OnceCell::new() });
+    }
+
+    /// Drops what is known of all files.
+    pub(super) fn forget(&mut self) {
+        let numbers: Vec<_> = self.open.keys().copied().collect();
+        for number in numbers {
+            if let Some(OpenFile { parts, .. }) = self.open.remove(&number) {
+                self.open(number, parts);
+            }
+        }
+        own_memory::release();
+    }
+
+    fn symbolizer(&self, parts: &Parts) -> Symbolizer {
         // blazesym searches here for the file that several debug files share, and nowhere else.
         let folders = parts.supplement.iter().map(|file| self.path(file));
-        let symbolizer = Symbolizer::builder()
+        Symbolizer::builder()
             // Its demanglers take C names for fragments of mangled names.
             .enable_demangling(false)
             .enable_auto_reload(false)
             .set_debug_dirs(Some(folders.collect::<Vec<_>>()))
-            .build();
-        self.open.insert(number, OpenFile { parts, symbolizer, debug_info: OnceCell::new() });
+            .build()
     }
 
     pub(super) fn has(&self, number: FileNumber) -> bool {
@@ -69,7 +85,7 @@ impl Files {
     /// The reply to a request; `None` if it has none.
     pub(super) fn reply(&mut self, request: &Request) -> Option<Reply> {
         match request {
-            Request::Open { .. } => None,
+            Request::Open { .. } | Request::Forget => None,
             Request::Symbols(file, places) => Some(Reply::Symbols(self.symbols(*file, places))),
             Request::Function(file, address) => Some(Reply::Function(self.function(*file, *address))),
         }

@@ -42,6 +42,8 @@ pub enum Request {
         /// True if the last descriptor is the file that `.gnu_debugaltlink` names.
         has_supplement: bool,
     },
+    /// Drops what it knows of all files; they stay open. No reply.
+    Forget,
     /// Asks for symbols.
     Symbols(FileNumber, Vec<Place>),
     /// Asks for the function with this entry address.

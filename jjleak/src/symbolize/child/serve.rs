@@ -43,6 +43,8 @@ fn answer_all(socket: &mut UnixStream, files: &mut Files) -> io::Result<()> {
         alarm::set(LIMIT_S);
         if let Request::Open { file, has_debug_file, has_supplement } = request {
             files.open(file, parts(descriptors, has_debug_file, has_supplement)?);
+        } else if request == Request::Forget {
+            files.forget();
         } else if let Some(answer) = files.reply(&request) {
             reply(socket, &answer)?;
         }
