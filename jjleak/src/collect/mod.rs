@@ -71,9 +71,11 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Maps the tables. Must be called once.
+    /// Maps the tables, except that of live blocks, which is mapped while it is read. Must be called once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
         let Settings { sampling, combined, threads, mappings, .. } = *attachment.settings();
+        let mut live = Mapped::writable(attachment.map(names::LIVE)?)?;
+        live.release();
         Ok(Self {
             freed: Mapped::writable(attachment.map(names::FREED)?)?,
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
@@ -84,7 +86,7 @@ impl Collector {
             windows: None,
             rows_with_blocks: 0,
             since_ns: now_ns(),
-            live: Mapped::writable(attachment.map(names::LIVE)?)?,
+            live,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
             schedule: EvictionSchedule::default(),
@@ -287,6 +289,7 @@ impl Collector {
         let spill: BpfHashMap<_, u64, Record> = BpfHashMap::try_from(spill).map_err(Error::table)?;
         self.live.hold()?;
         live::remove(&self.live, spill, &spilled, &images)?;
+        self.live.release();
         let rows = stacks::remove(&self.stacks, &self.usage, &images);
         if self.combined {
             stacks::reset_totals(&self.totals, rows.iter().copied());

@@ -188,6 +188,11 @@ impl Watch {
             ..InWindows::default()
         });
         let coverage = Coverage { windows, ..*coverage };
+        // Of many processes, each report has few new stacks: what was read of their files is not kept.
+        let keeps_child = images.len() <= 1;
+        if !keeps_child {
+            names.end_child();
+        }
         let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
         // Naming stacks takes memory, too.
         collector.release_live();
@@ -252,8 +257,7 @@ impl Watch {
             Some(profile)
         });
         let profiles = profiles.collect();
-        // Of many processes, the next snapshot has few new stacks.
-        if is_last_of_all || images.len() > 1 {
+        if is_last_of_all || !keeps_child {
             names.end_child();
         }
         if taken >= RELEASED_AFTER {
