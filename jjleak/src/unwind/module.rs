@@ -62,7 +62,8 @@ impl ModuleRows {
             && rows.iter().all(is_known)
             && first_at_0
             && rows.len() <= MAX_ROWS
-            && text_start.is_multiple_of(PAGE_BYTES);
+            && text_start.is_multiple_of(PAGE_BYTES)
+            && text_start.checked_add(rows.last().map_or(0, |last| u64::from(last.address()))).is_some();
         valid.then(|| Self { text_start, pages: index(&rows), rows, statistics })
     }
 

@@ -4,6 +4,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jjleak_common::unwind::{RowKind, SavedFp};
 use tempfile::TempDir;
 
 use super::*;
@@ -162,4 +163,16 @@ fn a_module_without_rows_is_an_error_each_time() {
     for _ in 0..2 {
         assert!(matches!(fixture.cache.rows(BUILD_ID, &*elf), Err(Error::NoCallFrames)));
     }
+}
+
+#[test]
+fn rows_beyond_the_last_address_are_none() {
+    let rows = compile(&*module(64)).unwrap();
+    let at = |text_start| ModuleRows::new(text_start, rows.rows().to_vec(), Statistics::default());
+    let last_page = u64::MAX - 0xfff;
+    assert!(at(0x1000).is_some());
+    assert!(rows.rows().last().unwrap().address() < 0x1000 && at(last_page).is_some());
+    let far = Row::new(0x1000, RowKind::Sp, 1, SavedFp::Register, 0).unwrap();
+    let rows = rows.rows().iter().copied().chain([far]).collect();
+    assert!(ModuleRows::new(last_page, rows, Statistics::default()).is_none());
 }
