@@ -111,12 +111,12 @@ impl Outcome {
     }
 }
 
-/// The name of a process to those who run it: `tomcat.service (java org.acme.Main, pid 42)`.
+/// The name of a process to those who run it: `tomcat.service: java org.acme.Main (pid 42)`.
 pub(super) fn name(watched: &Watched, runs: Option<&str>) -> String {
     let pid = watched.process.pid;
     let runs = runs.unwrap_or(&watched.process.comm);
     match service::of_control_group(&watched.group.path) {
-        Some(service) => format!("{service} ({runs}, pid {pid})"),
+        Some(service) => format!("{service}: {runs} (pid {pid})"),
         None => format!("{runs} (pid {pid})"),
     }
 }

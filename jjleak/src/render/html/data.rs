@@ -21,7 +21,7 @@ const fn name_of(value: Value) -> &'static str {
 
 /// Verdicts on stacks, worst first, and their colours.
 pub(super) const VERDICTS: [(&str, &str); 4] =
-    [("leaking", "#c81e1e"), ("growing", "#f0a030"), ("does not grow", "#8fb3d9"), ("not judged", "#d3d3d3")];
+    [("leaking", "#f2776b"), ("growing", "#f0a030"), ("does not grow", "#8fb3d9"), ("not judged", "#d3d3d3")];
 
 /// Index into [`VERDICTS`] by the stack's ID.
 fn verdicts_of_stacks(profile: &Profile) -> HashMap<u64, usize> {

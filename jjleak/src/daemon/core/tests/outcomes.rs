@@ -89,7 +89,7 @@ fn the_log_says_of_a_process_what_its_finding_says() {
         let case = format!("{before:?}, then {last:?}: {said}");
         let worst = known.worst.as_ref().filter(|_| known.leaking > 0);
         let worst = worst.map_or_else(String::new, |worst| format!("{worst}; "));
-        assert!(said.contains(&format!("pid {pid}) {expected}{worst}{}", known.verdict)), "{case}");
+        assert!(said.contains(&format!("(pid {pid}) {expected}{worst}{}", known.verdict)), "{case}");
         assert!(said.contains("; resident memory "), "{case}");
         let id = known.verdict_profile.as_ref().unwrap();
         assert!(said.contains(&format!("localhost/profiles/{id}/report.html")), "{case}");
