@@ -82,7 +82,7 @@ fn a_function_called_like_a_script_stays_text() {
     assert_eq!(label, json!(name));
     browser.point("[...document.querySelectorAll('#flame div')].at(-1)", false);
     assert_eq!(browser.evaluate("document.querySelector('#tip b').textContent"), json!(name));
-    assert_eq!(browser.evaluate("document.querySelector('#sites summary').textContent"), json!(name));
+    assert_eq!(browser.evaluate("document.querySelector('#sites details summary').textContent"), json!(name));
     assert_eq!(browser.evaluate("document.images.length + document.scripts.length"), json!(2));
     assert_eq!(browser.evaluate("document.title.startsWith('jjleak: ')"), json!(true));
     browser.assert_quiet();
