@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::mem;
 
 use crate::fast_map::FastMap;
-use crate::profile::{Moment, Profile, remember};
+use crate::profile::{Moment, ProcessInfo, Profile, remember};
 
 /// Live totals of each stack at the last report, and of each process at all reports.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ impl Growth {
     }
 
     /// Drops the state of a process after its last profile.
-    pub fn forget(&mut self, profile: &Profile) {
-        let process = (profile.process.pid, profile.process.start_time);
+    pub fn forget(&mut self, process: &ProcessInfo) {
+        let process = (process.pid, process.start_time);
         self.last.remove(&process);
         self.histories.remove(&process);
     }
@@ -81,7 +81,7 @@ mod tests {
         growths(&mut growth, 2, &[(7, 100)]);
         let mut gone = sample::empty_profile();
         gone.process.pid = 1;
-        growth.forget(&gone);
+        growth.forget(&gone.process);
         assert_eq!(growth.last.len(), 1);
     }
 

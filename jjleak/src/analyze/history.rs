@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::judge::{Before, OLD};
 use crate::fast_map::{FastMap, FastSet};
-use crate::profile::{Basis, Profile, Totals, Verdict};
+use crate::profile::{Basis, ProcessInfo, Profile, Totals, Verdict};
 use crate::snapshot::Timeline;
 use assessment::{Assessment, Judged, worst_first};
 use known::KnownStacks;
@@ -288,8 +288,8 @@ impl Histories {
     }
 
     /// Drops the history of a process after its last profile.
-    pub fn forget(&mut self, profile: &Profile) {
-        self.of.remove(&(profile.process.pid, profile.process.start_time));
+    pub fn forget(&mut self, process: &ProcessInfo) {
+        self.of.remove(&(process.pid, process.start_time));
     }
 }
 

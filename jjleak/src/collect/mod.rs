@@ -161,6 +161,19 @@ impl Collector {
         }
     }
 
+    /// Frees are not followed from now on: blocks may be freed unseen.
+    pub fn lose_frees(&mut self) {
+        if let Some(windows) = &mut self.windows {
+            windows.lose_frees();
+        }
+    }
+
+    /// Starts counting over at this instant, from which frees are followed again. What was allocated before does not count.
+    pub fn start_over(&mut self, now_ns: u64) {
+        self.windows = Some(WindowSums::from(now_ns));
+        self.timelines.keep(&[]);
+    }
+
     /// The addresses of the stack in a row of the kernel's table; `None` if they were not kept or are being
     /// written.
     #[must_use]

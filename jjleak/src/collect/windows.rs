@@ -29,6 +29,15 @@ impl WindowSums {
         }
     }
 
+    /// Starts at this instant, between windows.
+    pub(super) const fn from(begin_ns: u64) -> Self {
+        Self { windows: Windows::from(begin_ns), running: None, last: ByRow::new(), settled: Vec::new() }
+    }
+
+    pub(super) const fn lose_frees(&mut self) {
+        self.windows.lose_frees();
+    }
+
     pub(super) const fn windows(&self) -> &Windows {
         &self.windows
     }

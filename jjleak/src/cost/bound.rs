@@ -60,6 +60,13 @@ impl Bound {
         self.schedule.is_time_critical(Instant::now())
     }
 
+    /// Bound at which frees could be followed, in percent; `None` if they are.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is not negative")]
+    pub fn needed_percent(&self) -> Option<u32> {
+        self.schedule.needed_share().map(|share| (share * 100.).ceil() as u32)
+    }
+
     /// CPU time that profiling has taken of the process so far.
     #[must_use]
     pub fn spent(&self, attachment: &Attachment, meter: &Meter) -> Duration {
@@ -74,22 +81,24 @@ impl Bound {
             let end = now_ns();
             collector.end_window_at(end, end);
         }
+        collector.lose_frees();
         attachment.take_out()
     }
 
-    /// Carries out the actions that are due.
+    /// Carries out the actions that are due. Returns true if the figures start over: frees are followed again.
     pub fn advance(
         &mut self,
         attachment: &mut Attachment,
         collector: &mut Collector,
         meter: &mut Meter,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         meter.tick(attachment);
         let prices = meter.prices_or_assumed(attachment);
         let measured = self.measure(attachment, prices);
         let actions = self.schedule.advance(self.before.at, measured);
+        let starts_over = actions.contains(&Action::FollowFrees);
         if actions.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut switching_s = 0.;
         for action in actions {
@@ -98,6 +107,8 @@ impl Bound {
                 Action::Enable(part) => attachment.wake(part)?,
                 Action::Disable(part) => attachment.rest(part),
                 Action::BeginWindow => collector.begin_window(),
+                Action::FollowFrees => collector.start_over(now_ns()),
+                Action::LoseFrees => collector.lose_frees(),
                 Action::EndWindow { stratum } => {
                     // Allocations may or may not be seen while probes are being disabled: end the window before.
                     let end = now_ns();
@@ -110,7 +121,7 @@ impl Bound {
         }
         let measured = self.measure(attachment, prices);
         self.schedule.carried_out(self.before.at, measured, switching_s);
-        Ok(())
+        Ok(starts_over)
     }
 
     /// Measures the time since the previous call.

@@ -30,12 +30,17 @@ const PATIENT_GRACE_S: f64 = 1.2;
 const SPAN_S: f64 = 10.;
 /// Share of the bound that is earned while everything is counted; with the savings, a span can use all of it.
 const EARNED_FULL: f64 = 1. - SAVED_S / SPAN_S;
-/// Share of the bound that is earned while windows are counted; with the two extra strata's windows in a span, it is all of it.
-const EARNED_IN_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * INTERVAL.as_secs_f64());
+/// Share of the bound that windows may use; with the two extra strata's windows in a span, it is all of it. Frees that are
+/// followed cost the same all the time: they may use their part of the bound in full.
+const FOR_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * INTERVAL.as_secs_f64());
 /// Maximum savings, in seconds of income: a process that was quiet all day must not be slowed down for an hour.
 const SAVED_S: f64 = 1.;
 /// Bounds of the interval between checks while everything is counted, derived from what threads can spend until then.
 const CHECK_S: (f64, f64) = (0.004, 0.5);
+/// Largest share of the bound that following frees may take; the rest is for windows.
+const FOR_FREES: f64 = 0.8;
+/// The same for following them again, which starts the figures over: not for a moment's calm.
+const FOR_FREES_AGAIN: f64 = 0.6;
 
 /// Measured load, in cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -46,6 +51,8 @@ pub struct Load {
     pub frees: f64,
     /// CPU usage of the process itself.
     pub own: f64,
+    /// The same while `frees` was measured: probes may slow the process down.
+    pub own_beside_frees: f64,
     /// CPU seconds that a window takes beyond its counted calls, for enabling and disabling probes.
     pub switch_s: f64,
 }
@@ -57,9 +64,9 @@ pub struct Plan {
     pub stratum: Duration,
     /// Length of its window.
     pub window: Duration,
-    /// Time after the window during which frees are counted; all the time if longer than the stratum.
-    pub count_frees_for: Duration,
-    /// Maximum debt within the stratum, in CPU seconds. Beyond it, counting of frees stops at once.
+    /// Frees are counted between windows, too.
+    pub follows_frees: bool,
+    /// Maximum debt within the stratum, in CPU seconds. Beyond it, frees are not followed any more.
     pub max_debt_s: f64,
 }
 
@@ -69,9 +76,25 @@ impl Load {
         share * self.own.max(IDLE_CORES)
     }
 
-    /// Returns true if counting frees all the time is affordable.
-    pub(super) fn can_always_count_frees(&self, share: f64) -> bool {
-        self.frees < self.allowed(share) / 2.
+    /// Returns true if counting all frees is affordable, given whether they have been counted until now.
+    pub(super) fn can_follow_frees(&self, share: f64, follows: bool) -> bool {
+        let part = if follows { FOR_FREES } else { FOR_FREES_AGAIN };
+        self.frees_share() < share * part
+    }
+
+    /// Cost of frees, as a share of the process's own CPU usage.
+    pub(super) fn frees_share(&self) -> f64 {
+        self.frees / self.own_beside_frees.max(IDLE_CORES)
+    }
+
+    /// The same load if frees cost so many times as much.
+    pub(super) fn with_frees_at(self, factor: f64) -> Self {
+        Self { frees: self.frees * factor, ..self }
+    }
+
+    /// Bound at which frees could be followed.
+    pub(super) fn needed_share(&self) -> f64 {
+        self.frees_share() / FOR_FREES_AGAIN
     }
 
     /// Number of threads seen running at once; at least one.
@@ -84,36 +107,31 @@ impl Load {
         owed_s / self.allowed(share)
     }
 
-    /// Plans a stratum within the bound, given the savings (a debt if negative) and the target interval between windows.
+    /// Plans a stratum within this bound, given the savings (a debt if negative), the target interval between windows, and
+    /// whether frees have been followed until now.
     ///
     /// A stratum lasts until its cost is earned and the same amount is saved for the next one: its window can be anywhere in
     /// it, or estimates from windows would be biased. Savings beyond that are a reserve for windows that cost more than expected
     /// and do not shorten the stratum.
     #[must_use]
-    pub fn plan(&self, share: f64, saved_s: f64, interval: Duration) -> Plan {
+    pub fn plan(&self, share: f64, saved_s: f64, interval: Duration, follows: bool) -> Plan {
         let allowed = self.allowed(share);
         let interval_s = interval.as_secs_f64();
+        let follows_frees = self.can_follow_frees(share, follows);
+        // Live blocks are known only if each free is seen. Without that, frees are counted in windows for their price.
+        let (income, counting) = if follows_frees {
+            (self.allowed(share - self.frees_share()) * FOR_WINDOWS, self.allocations)
+        } else {
+            (allowed * FOR_WINDOWS, self.allocations + self.frees)
+        };
         // Keep the first windows short: their cost is not known yet.
         let longest = (interval / WINDOWS_IN_INTERVAL).max(SHORTEST_WINDOW);
-        let window_for = |affordable_s: f64, cores: f64| {
-            seconds(affordable_s / cores.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest)
-        };
-        // With frees counted all the time, live blocks are known as if everything were counted.
-        let (income, window, count_frees_for, cost_s) = if self.can_always_count_frees(share) {
-            let income = allowed - self.frees;
-            let window = window_for(income * interval_s, self.allocations);
-            (income, window, Duration::MAX, self.allocations * window.as_secs_f64() + self.switch_s)
-        } else {
-            let counting = self.allocations + self.frees;
-            let window = window_for(allowed * interval_s / 4., counting);
-            let window_s = counting * window.as_secs_f64() + self.switch_s;
-            let count_frees_for = seconds((allowed * interval_s - window_s) / self.frees).max(window);
-            (allowed, window, count_frees_for, window_s + self.frees * count_frees_for.as_secs_f64())
-        };
+        let window = seconds(income * interval_s / counting.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest);
+        let cost_s = counting * window.as_secs_f64() + self.switch_s;
         let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
         let max_debt_s = 2. * cost_s.max(allowed * interval_s) - saved_s.min(0.);
-        Plan { stratum, window, count_frees_for, max_debt_s }
+        Plan { stratum, window, follows_frees, max_debt_s }
     }
 
     /// Updates the cost of allocations with that of the latest window.
@@ -131,8 +149,19 @@ impl Load {
         mix(&mut self.own, own, weight(over_s / FORGET_OWN_S));
     }
 
-    pub(super) fn mix_frees(&mut self, frees: f64, over_s: f64) {
+    pub(super) fn mix_frees(&mut self, frees: f64, own: f64, over_s: f64) {
         mix(&mut self.frees, frees, weight(over_s));
+        mix(&mut self.own_beside_frees, own, weight(over_s));
+    }
+
+    /// Updates the cost of frees with that of the latest window, where they are counted in windows only.
+    pub(super) fn mix_frees_of_window(&mut self, frees: f64, own: f64) {
+        // In a short window, what is left of its CPU time is a small difference of two large figures. Probes take CPU time from
+        // the process itself only where it has none to spare.
+        let spare = (self.own.max(1.) - self.allocations - frees).max(0.);
+        let own = own.max(self.own.min(spare));
+        mix(&mut self.frees, frees, NEWEST);
+        mix(&mut self.own_beside_frees, own, NEWEST);
     }
 }
 
@@ -201,12 +230,25 @@ impl Budget {
         self.share * self.part
     }
 
+    /// The bound: the share of the process's own CPU usage that may be spent.
+    #[must_use]
+    pub const fn share(&self) -> f64 {
+        self.share
+    }
+
     /// Switches to counting in windows. A patient budget's debt is forgiven: repaying it can take longer than a profile.
     pub fn enter_windows(&mut self) {
-        (self.part, self.max_savings_s) = (EARNED_IN_WINDOWS, INTERVAL.as_secs_f64());
+        self.max_savings_s = INTERVAL.as_secs_f64();
         if self.grace_s >= PATIENT_GRACE_S {
             self.saved_s = 0.;
         }
+        self.pay_for_frees(0.);
+    }
+
+    /// Sets the share of the process's own CPU usage that following frees takes. The rest is for windows, and is earned in
+    /// part only.
+    pub fn pay_for_frees(&mut self, frees_share: f64) {
+        self.part = FOR_WINDOWS + (1. - FOR_WINDOWS) * (frees_share / self.share).clamp(0., 1.);
     }
 
     /// Charges a stretch of time.

@@ -2,10 +2,10 @@
 //! nothing itself. Pure.
 //!
 //! Everything is counted as long as that costs less than the bound. Otherwise allocations are counted in short windows at
-//! random times; frees are counted for a while longer, to tell blocks that outlive their window from those that do not;
-//! then all probes are disabled. The lengths of a stratum and its window are fixed before the window, from the savings or
-//! debt at that time and the cost of earlier windows ([`Load::plan`]). What a window counts changes neither, or estimates
-//! would be biased.
+//! random times, and all frees where the bound has room for them: live blocks are known only if no free is missed. Where it
+//! has none, frees are counted in windows only, to know what they cost. The lengths of a stratum and its window are fixed
+//! before the window, from the savings or debt at that time and the cost of earlier windows ([`Load::plan`]). What a window
+//! counts changes neither, or estimates would be biased.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -19,6 +19,9 @@ use crate::attach::Part;
 
 /// Length of the baseline measurement without probes, before the first window is planned.
 const BASELINE: Duration = Duration::from_millis(300);
+/// Time for which everything must have been counted for its figures to be kept. Otherwise the baseline is measured without
+/// any probes, and the figures start over after it.
+const WORTH_KEEPING: Duration = Duration::from_secs(10);
 /// Bounds of the interval between checks while a debt is being repaid, in seconds.
 const REPAYMENT_CHECK_S: (f64, f64) = (0.01, 1.);
 /// Bounds of the interval between checks while something is counted, in seconds, derived from what threads can spend until
@@ -26,8 +29,6 @@ const REPAYMENT_CHECK_S: (f64, f64) = (0.01, 1.);
 const CHECK_S: (f64, f64) = (0.01, 0.1);
 /// Time after the start in which slow work is deferred: the cost of counting everything is not known yet.
 const START: Duration = Duration::from_millis(500);
-/// Slow work is also deferred when counting of frees ends within this time.
-const SOON: Duration = Duration::from_millis(100);
 
 /// Measurement of a stretch of time; CPU seconds except for the length.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -56,6 +57,10 @@ pub(super) enum Action {
     BeginWindow,
     /// End the window; its stratum ends at this instant.
     EndWindow { stratum: Instant },
+    /// Frees are followed from now on; their probes are enabled. Earlier blocks may have been freed.
+    FollowFrees,
+    /// Frees are missed from now on.
+    LoseFrees,
 }
 
 /// State of counting, and the measurements that decide it.
@@ -75,6 +80,8 @@ pub(super) struct Schedule {
     switch_s: f64,
     /// True if frees are counted.
     counts_frees: bool,
+    /// True if no free has been missed since the figures began.
+    follows_frees: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -89,8 +96,8 @@ enum State {
     Waiting { stratum_end: Instant, window: Instant, plan: Plan },
     /// Allocations are counted.
     Window { stratum_end: Instant, plan: Plan },
-    /// Frees alone are counted, until this instant if there is one.
-    FreesOnly { stratum_end: Instant, until: Option<Instant>, plan: Plan },
+    /// Waits for the end of the stratum.
+    After { stratum_end: Instant, plan: Plan },
 }
 
 impl Schedule {
@@ -108,6 +115,7 @@ impl Schedule {
             spent_s: 0.,
             switch_s: 0.,
             counts_frees: true,
+            follows_frees: true,
         }
     }
 
@@ -126,6 +134,11 @@ impl Schedule {
         self.correction.spent_s(measured)
     }
 
+    /// Bound at which frees could be followed, as a share of the process's own CPU time; `None` if they are.
+    pub(super) fn needed_share(&self) -> Option<f64> {
+        (!self.follows_frees).then(|| self.load.needed_share())
+    }
+
     /// Returns true if allocations are counted.
     pub(super) const fn counts_allocations(&self) -> bool {
         matches!(self.state, State::Full { .. } | State::Window { .. })
@@ -137,8 +150,7 @@ impl Schedule {
             || match self.state {
                 State::Full { .. } => now < self.began + START,
                 State::Window { .. } => true,
-                State::FreesOnly { until: Some(until), .. } => self.counts_frees && until < now + SOON,
-                State::FreesOnly { .. } | State::Baseline { .. } | State::Waiting { .. } => false,
+                State::After { .. } | State::Baseline { .. } | State::Waiting { .. } => false,
             }
     }
 
@@ -155,7 +167,12 @@ impl Schedule {
                 (self.state, self.next) = (State::Baseline { is_measured: false }, now + BASELINE);
                 let mut actions =
                     vec![Action::EndWindow { stratum: now }, Action::Disable(Part::Allocations)];
-                actions.extend(self.disable_frees(!self.load.can_always_count_frees(self.budget.rate())));
+                // What hits really cost is not known yet: follow frees only if they fit at their highest price.
+                let highest = self.load.with_frees_at(Correction::AT_MOST.factor() / self.correction.factor());
+                let keeps = now >= self.began + WORTH_KEEPING;
+                if !keeps || !highest.can_follow_frees(self.budget.share(), true) {
+                    actions.extend(self.lose_frees());
+                }
                 actions
             }
             State::Baseline { .. } if self.budget.saved_s() < 0. => {
@@ -165,34 +182,37 @@ impl Schedule {
                 self.state = State::Baseline { is_measured: true };
                 Vec::new()
             }
-            State::Baseline { .. } => self.plan(now),
+            State::Baseline { .. } => self.plan(now, true),
             State::Waiting { stratum_end, window, plan } if now >= window => {
                 self.state = State::Window { stratum_end, plan };
-                let frees = self.enable_frees();
-                frees.into_iter().chain([Action::Enable(Part::Allocations), Action::BeginWindow]).collect()
+                let mut actions = self.enable_frees();
+                actions.extend([Action::Enable(Part::Allocations), Action::BeginWindow]);
+                actions
             }
-            State::Waiting { window, plan, .. } => self.keep_to(plan, now, window, false),
+            State::Waiting { window, plan, .. } => self.keep_to(plan, now, window),
             State::Window { stratum_end, plan, .. } => {
-                let until = now.checked_add(plan.count_frees_for);
-                self.state = State::FreesOnly { stratum_end, until, plan };
-                self.wait_for(plan, now, until.map_or(stratum_end, |until| until.min(stratum_end)));
-                vec![Action::EndWindow { stratum: stratum_end }, Action::Disable(Part::Allocations)]
+                self.state = State::After { stratum_end, plan };
+                self.wait_for(plan, now, stratum_end);
+                let mut actions =
+                    vec![Action::EndWindow { stratum: stratum_end }, Action::Disable(Part::Allocations)];
+                if !self.follows_frees {
+                    actions.extend(self.disable_frees());
+                }
+                actions
             }
-            State::FreesOnly { stratum_end, .. } if now >= stratum_end => {
+            State::After { stratum_end, .. } if now >= stratum_end => {
                 self.load.mix_switch(mem::take(&mut self.switch_s));
-                self.plan(now)
+                self.plan(now, self.follows_frees)
             }
-            State::FreesOnly { stratum_end, until, plan } => {
-                let is_over = until.is_some_and(|until| now >= until);
-                let next = until.filter(|until| *until > now);
-                self.keep_to(plan, now, next.map_or(stratum_end, |until| until.min(stratum_end)), is_over)
-            }
+            State::After { stratum_end, plan } => self.keep_to(plan, now, stratum_end),
         }
     }
 
     /// Charges the actions: the measurement over them, and the CPU seconds that jjleak itself took.
     pub(super) fn carried_out(&mut self, now: Instant, measured: Measured, own_s: f64) {
-        let spent_s = self.charge(measured) + own_s;
+        // Frees that are followed cost the same without a switch.
+        let frees_s = if self.follows_frees { self.correction.factor() * measured.frees_s } else { 0. };
+        let spent_s = self.charge(measured) - frees_s + own_s;
         self.budget.charge(Stretch { spent_s: own_s, ..Stretch::default() });
         self.spent_s += own_s;
         match self.state {
@@ -200,45 +220,59 @@ impl Schedule {
                 self.switch_s += spent_s;
                 self.next = now + plan.window;
             }
-            State::Waiting { .. } | State::FreesOnly { .. } => self.switch_s += spent_s,
+            State::Waiting { .. } | State::After { .. } => self.switch_s += spent_s,
             State::Full { .. } | State::Baseline { .. } => {}
         }
     }
 
-    /// Begins a stratum.
-    fn plan(&mut self, now: Instant) -> Vec<Action> {
-        let plan = self.load.plan(self.budget.rate(), self.budget.saved_s(), self.interval);
+    /// Begins a stratum. If there is nothing to lose by it, `tries_frees` follows frees as if they had been followed before.
+    fn plan(&mut self, now: Instant, tries_frees: bool) -> Vec<Action> {
+        let (share, saved_s) = (self.budget.share(), self.budget.saved_s());
+        let plan = self.load.plan(share, saved_s, self.interval, tries_frees);
+        self.budget.pay_for_frees(if plan.follows_frees { self.load.frees_share() } else { 0. });
         tracing::debug!("{:?}, {:?}, {:?}: {plan:?}", self.load, self.budget, self.correction);
         self.interval = longer(self.interval);
         let room = plan.stratum.saturating_sub(plan.window);
         let window = now + room.mul_f64(self.random.f64());
         self.state = State::Waiting { stratum_end: now + plan.stratum, window, plan };
-        let action = if plan.count_frees_for >= plan.stratum {
-            self.enable_frees()
-        } else {
-            self.disable_frees(self.counts_frees)
+        let actions = match (self.follows_frees, plan.follows_frees) {
+            (true, false) => self.lose_frees(),
+            (false, true) => self.follow_frees(),
+            (true, true) | (false, false) => Vec::new(),
         };
         self.wait_for(plan, now, window);
-        action.into_iter().collect()
+        actions
     }
 
-    /// Stops counting frees when due, or when the program's rate of frees has risen so far that the bound would be lost.
-    fn keep_to(&mut self, plan: Plan, now: Instant, next: Instant, is_over: bool) -> Vec<Action> {
-        let action =
-            self.disable_frees(self.counts_frees && (is_over || self.budget.saved_s() < -plan.max_debt_s));
+    /// Gives up frees when the program's rate of them has risen so far that the bound would be lost.
+    fn keep_to(&mut self, plan: Plan, now: Instant, next: Instant) -> Vec<Action> {
+        let is_lost = self.follows_frees && self.budget.saved_s() < -plan.max_debt_s;
+        let actions = if is_lost { self.lose_frees() } else { Vec::new() };
         self.wait_for(plan, now, next);
-        action.into_iter().collect()
+        actions
     }
 
-    fn disable_frees(&mut self, when: bool) -> Option<Action> {
-        self.counts_frees &= !when;
-        when.then_some(Action::Disable(Part::Frees))
+    fn lose_frees(&mut self) -> Vec<Action> {
+        self.follows_frees = false;
+        let mut actions = vec![Action::LoseFrees];
+        actions.extend(self.disable_frees());
+        actions
     }
 
-    fn enable_frees(&mut self) -> Option<Action> {
-        let were_disabled = !self.counts_frees;
-        self.counts_frees = true;
-        were_disabled.then_some(Action::Enable(Part::Frees))
+    fn follow_frees(&mut self) -> Vec<Action> {
+        self.follows_frees = true;
+        let mut actions = self.enable_frees();
+        actions.push(Action::FollowFrees);
+        actions
+    }
+
+    fn disable_frees(&mut self) -> Option<Action> {
+        mem::take(&mut self.counts_frees).then_some(Action::Disable(Part::Frees))
+    }
+
+    fn enable_frees(&mut self) -> Vec<Action> {
+        let were_enabled = mem::replace(&mut self.counts_frees, true);
+        if were_enabled { Vec::new() } else { vec![Action::Enable(Part::Frees)] }
     }
 
     fn wait_for(&mut self, plan: Plan, now: Instant, instant: Instant) {
@@ -272,26 +306,33 @@ impl Schedule {
             [measured.allocations_s, measured.frees_s].map(|taken_s| factor * taken_s / over_s);
         match self.state {
             // The last check, which found the bound exceeded, shows what a window would cost.
-            State::Full { .. } => self.load = Load { allocations, frees, own, switch_s: self.load.switch_s },
-            State::Window { .. } => self.learn_from_window(measured),
+            State::Full { .. } => {
+                self.load =
+                    Load { allocations, frees, own, own_beside_frees: own, switch_s: self.load.switch_s };
+            }
+            State::Window { .. } => self.learn_from_window(measured, own),
             State::Baseline { is_measured: false } => self.load.own = own,
-            State::Waiting { .. } | State::FreesOnly { .. } if self.counts_frees => {
+            State::Waiting { .. } | State::After { .. } if self.counts_frees => {
                 self.correction.learn(measured, self.load.own);
-                self.load.mix_frees(frees, over_s);
+                self.load.mix_frees(frees, own, over_s);
                 self.load.mix_own(own, over_s);
             }
-            State::Baseline { is_measured: true } | State::Waiting { .. } | State::FreesOnly { .. } => {
+            State::Baseline { is_measured: true } | State::Waiting { .. } | State::After { .. } => {
                 self.load.mix_own(own, over_s);
             }
         }
     }
 
-    fn learn_from_window(&mut self, window: Measured) {
+    fn learn_from_window(&mut self, window: Measured, own: f64) {
         let Measured { over_s, allocations_s, frees_s, .. } = window;
         self.correction.learn(window, self.load.own);
         let per_s = self.correction.factor() / over_s.max(1e-6);
         self.load.mix_allocations(allocations_s * per_s);
-        self.load.mix_frees(frees_s * per_s, over_s);
+        if self.follows_frees {
+            self.load.mix_frees(frees_s * per_s, own, over_s);
+        } else {
+            self.load.mix_frees_of_window(frees_s * per_s, own);
+        }
     }
 }
 

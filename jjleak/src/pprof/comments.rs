@@ -41,8 +41,11 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         add("cost.spent_ns", spent.map(nanoseconds));
         add("cost.cpu_ns", cpu.map(nanoseconds));
     }
-    if let Some(InWindows { windows, live_error }) = coverage.windows {
+    if let Some(InWindows { windows, weight, follows_frees, needed_percent, live_error }) = coverage.windows {
         add("windows", Some(windows.to_string()));
+        add("windows.weight", Some(weight.to_string()));
+        add("windows.misses_frees", (!follows_frees).then(|| "true".to_owned()));
+        add("windows.needed_percent", (needed_percent > 0).then(|| needed_percent.to_string()));
         add("windows.error_bytes", Some(live_error.bytes.to_string()));
         add("windows.error_objects", Some(live_error.objects.to_string()));
     }
@@ -146,6 +149,9 @@ impl<'a> Comments<'a> {
             threads: self.values.contains_key("threads"),
             windows: self.number("windows").map(|windows| InWindows {
                 windows,
+                weight: self.number("windows.weight").unwrap_or(1),
+                follows_frees: !self.values.contains_key("windows.misses_frees"),
+                needed_percent: self.number("windows.needed_percent").unwrap_or_default(),
                 live_error: Totals {
                     bytes: self.number("windows.error_bytes").unwrap_or_default(),
                     objects: self.number("windows.error_objects").unwrap_or_default(),

@@ -84,6 +84,8 @@ pub(super) struct VerdictDetail {
     pub(super) hidden_stacks: u64,
     #[prost(bool, tag = "20")]
     pub(super) is_early: bool,
+    #[prost(bool, tag = "21")]
+    pub(super) not_resident: bool,
 }
 
 /// Bytes per second.

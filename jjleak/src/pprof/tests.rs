@@ -207,6 +207,9 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
             sampling,
             threads: false,
             windows: (older % 3 == 0).then_some(InWindows {
+                weight: 3,
+                follows_frees: older % 2 == 0,
+                needed_percent: 15,
                 windows: (older >> 40) as u32,
                 live_error: Totals { bytes: older, objects: older / 7 },
             }),
@@ -298,6 +301,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
         free_rate: 1e9,
         freed_when_old: odd.then_some(0.0),
         freed_from_before: odd.then_some(0.75),
+        not_resident: odd,
         hidden_stacks: u64::from(odd),
         flat_for: odd.then_some(half),
         series: [Point { at: half, bytes: stack.live.bytes }].into(),

@@ -32,6 +32,7 @@ pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> Verd
         free_rate: verdict.free_rate,
         freed_when_old: verdict.freed_when_old,
         freed_from_before: verdict.freed_from_before,
+        not_resident: verdict.not_resident,
         hidden_stacks: verdict.hidden_stacks,
         flat_for: verdict.flat_for.map(nanoseconds),
         point: verdict
@@ -74,6 +75,7 @@ pub(super) fn read(
         free_rate: detail.free_rate,
         freed_when_old: detail.freed_when_old,
         freed_from_before: detail.freed_from_before,
+        not_resident: detail.not_resident,
         hidden_stacks: detail.hidden_stacks,
         flat_for: detail.flat_for.map(Duration::from_nanos),
         series: detail

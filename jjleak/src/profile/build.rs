@@ -8,7 +8,7 @@ use jjleak_common::counter::{Counter, Kind};
 use smallvec::SmallVec;
 
 use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, Totals};
-use crate::snapshot::{self, Cohorts, NamedStack, Snapshot, StackUse};
+use crate::snapshot::{self, Cohorts, LiveBlocks, NamedStack, Snapshot, StackUse};
 
 impl Profile {
     /// Builds the profile of a snapshot. `name` returns the stack in a row of the kernel's table, with this hash.
@@ -69,18 +69,19 @@ impl Profile {
 }
 
 fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -> StackProfile {
+    let used = if coverage.knows_live() { used } else { never_freed(&used) };
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
     StackProfile {
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
         allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
-        live_error: coverage.is_estimate().then(|| Totals {
+        live_error: (coverage.is_estimate() && coverage.knows_live()).then(|| Totals {
             bytes: standard_error(used.live.bytes_variance),
             objects: standard_error(used.live.objects_variance),
         }),
         growth: 0,
         cohorts: cohorts(used.cohorts),
-        ages: (used.live.objects > 0 && !coverage.combined)
+        ages: (used.live.objects > 0 && !coverage.combined && coverage.knows_live())
             .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
         blocks: used
             .blocks
@@ -89,6 +90,20 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
             .collect(),
         status: named.status,
         frames: named.frames,
+    }
+}
+
+/// Upper bound of live memory where frees are missed: all that was allocated.
+fn never_freed(used: &StackUse) -> StackUse {
+    let StackUse { hash, allocated_objects: objects, allocated_bytes: bytes, .. } = *used;
+    let live = LiveBlocks { objects, bytes, ..LiveBlocks::default() };
+    StackUse {
+        hash,
+        live,
+        allocated_objects: objects,
+        allocated_bytes: bytes,
+        cohorts: Cohorts::default(),
+        blocks: Vec::new(),
     }
 }
 

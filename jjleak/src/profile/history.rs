@@ -30,22 +30,24 @@ pub fn remember(history: &mut Vec<Moment>, moment: Moment) {
     history.push(moment);
 }
 
-/// Minimum number of moments for a rate.
-const MIN_MOMENTS: usize = 4;
+/// Minimum number of points for a rate.
+const MIN_POINTS: usize = 4;
 
 /// Growth of resident memory in bytes per second over the later half of the time: its first part is often start-up. `None` if too
 /// little is known.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
 pub fn resident_growth(history: &[Moment]) -> Option<f64> {
-    let known: Vec<_> = history
-        .iter()
-        .filter_map(|moment| {
-            Some((moment.at.duration_since(history[0].at).as_secs_f64(), moment.resident? as f64))
-        })
-        .collect();
-    let later = &known[known.len() / 2..];
-    if later.len() < MIN_MOMENTS {
+    let known = history.iter().filter_map(|moment| {
+        Some((moment.at.duration_since(history[0].at).as_secs_f64(), moment.resident? as f64))
+    });
+    growth_of_later_half(&known.collect::<Vec<_>>())
+}
+
+/// Slope of the later half of these points: seconds and bytes.
+pub(crate) fn growth_of_later_half(points: &[(f64, f64)]) -> Option<f64> {
+    let later = &points[points.len() / 2..];
+    if later.len() < MIN_POINTS {
         return None;
     }
     let mean = |of: fn(&(f64, f64)) -> f64| later.iter().map(of).sum::<f64>() / later.len() as f64;

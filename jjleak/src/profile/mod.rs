@@ -27,6 +27,7 @@ pub use frame_numbers::FrameNumbers;
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub use cost::Cost;
+pub(crate) use history::growth_of_later_half;
 pub use history::{Moment, remember, resident_growth};
 pub(crate) use merge::add_count;
 pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
@@ -86,9 +87,12 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.live).sum()
     }
 
-    /// Standard errors of [`Self::live`]; `None` if it is exact. The errors of stacks are independent.
+    /// Standard errors of [`Self::live`]; `None` if it is exact or an upper bound. The errors of stacks are independent.
     #[must_use]
     pub fn live_error(&self) -> Option<Totals> {
+        if !self.coverage.knows_live() {
+            return None;
+        }
         if let Some(windows) = self.coverage.windows {
             // All stacks share the same windows.
             return Some(windows.live_error);
@@ -180,6 +184,12 @@ pub struct Coverage {
 }
 
 impl Coverage {
+    /// Returns whether live figures are known, at least as estimates; otherwise they are what was allocated.
+    #[must_use]
+    pub fn knows_live(&self) -> bool {
+        self.windows.is_none_or(|windows| windows.follows_frees)
+    }
+
     /// Returns whether figures are estimates.
     #[must_use]
     pub const fn is_estimate(&self) -> bool {
@@ -192,6 +202,12 @@ impl Coverage {
 pub struct InWindows {
     /// Number of windows.
     pub windows: u32,
+    /// Number of blocks that a counted block stands for, on average.
+    pub weight: u32,
+    /// Each free is seen. Otherwise live memory is unknown, and live figures are what was allocated.
+    pub follows_frees: bool,
+    /// Cost bound at which each free would be seen, in percent; 0 if unknown.
+    pub needed_percent: u32,
     /// Standard errors of live figures.
     pub live_error: Totals,
 }
@@ -281,7 +297,7 @@ pub struct StackProfile {
     pub live: Totals,
     /// Totals allocated since accounting began.
     pub allocated: Totals,
-    /// Standard errors of `live`; `None` if it is exact.
+    /// Standard errors of `live`; `None` if it is exact or an upper bound.
     pub live_error: Option<Totals>,
     /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
     pub growth: i64,

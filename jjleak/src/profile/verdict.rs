@@ -66,6 +66,9 @@ pub struct Verdict {
     /// Frees of blocks from before accounting began, per block that seems to be kept, in the whole process.
     /// Set if there are enough that kept blocks may merely replace freed ones.
     pub freed_from_before: Option<f64>,
+    /// Kept blocks may replace freed ones from before accounting began, whose number is unknown, and resident memory does
+    /// not grow as fast as what is kept.
+    pub not_resident: bool,
     /// Time without growth, after growth.
     pub flat_for: Option<Duration>,
     /// Live bytes over time, oldest first; evenly thinned out.

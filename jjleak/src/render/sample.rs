@@ -128,6 +128,7 @@ fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
         free_rate: if grows { 0. } else { 79_000. },
         freed_when_old: (kind == VerdictKind::Leaking).then_some(0.),
         freed_from_before: None,
+        not_resident: false,
         hidden_stacks: 0,
         flat_for: (kind == VerdictKind::CacheLike).then(|| seconds(130)),
         series: (1..=25).map(point).collect(),

@@ -93,16 +93,11 @@ fn write_verdict(verdict: &Verdict, shares: &ThreadShares, out: &mut impl Write)
 
 pub(super) fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
     let (live, allocated) = (profile.live(), profile.allocated());
-    writeln!(
-        out,
-        "{}{}: {} live in {} objects; {} allocated in {} objects",
-        printable(&profile.process.to_string()),
-        units::over(profile.elapsed()),
-        units::bytes(live.bytes),
-        live.objects,
-        units::bytes(allocated.bytes),
-        allocated.objects,
-    )?;
+    write!(out, "{}{}: ", printable(&profile.process.to_string()), units::over(profile.elapsed()))?;
+    if profile.coverage.knows_live() {
+        write!(out, "{} live in {} objects; ", units::bytes(live.bytes), live.objects)?;
+    }
+    writeln!(out, "{} allocated in {} objects", units::bytes(allocated.bytes), allocated.objects)?;
     write_scope(profile, out)?;
     if !view.is_empty() {
         writeln!(out, "shown: {}", printable(view))?;
@@ -119,10 +114,12 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     if !coverage.older.is_zero() {
         writeln!(out, "live: only what is at least {} ms old", coverage.older.as_millis())?;
     }
-    let Some(error) = profile.live_error() else { return Ok(()) };
-    if let Some(from) = super::estimated_from(coverage) {
-        write!(out, "estimates from {from}")?;
+    if let Some(why) = super::live_unknown(coverage) {
+        writeln!(out, "{why}")?;
     }
+    let Some(from) = super::estimated_from(coverage) else { return Ok(()) };
+    write!(out, "estimates from {from}")?;
+    let Some(error) = profile.live_error() else { return writeln!(out) };
     let (bytes, objects) = (units::bytes(error.bytes), error.objects);
     writeln!(out, "; standard error of live figures: {bytes}, {objects} objects")
 }
@@ -143,10 +140,14 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
             }
         };
     }
-    writeln!(out, "[{time}] Top {} stacks with outstanding allocations:", ranking.top.len())?;
-    let live = profile.live();
+    let number = ranking.top.len();
+    if profile.coverage.knows_live() {
+        writeln!(out, "[{time}] Top {number} stacks with outstanding allocations:")?;
+    } else {
+        writeln!(out, "[{time}] Top {number} stacks by what they have allocated:")?;
+    }
     for stack in &ranking.top {
-        write_stack(stack, live, selection.sort, out)?;
+        write_stack(stack, profile, selection.sort, out)?;
         write_blocks(stack, profile.coverage, out)?;
     }
     if !ranking.rest.is_empty() {
@@ -157,13 +158,19 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
     Ok(())
 }
 
-fn write_stack(stack: &StackProfile, live: Totals, sort: SortBy, out: &mut impl Write) -> io::Result<()> {
+fn write_stack(
+    stack: &StackProfile,
+    profile: &Profile,
+    sort: SortBy,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let Totals { bytes, objects } = stack.live;
     write!(out, "\t{bytes} bytes in {objects} allocations from stack (")?;
     if let Some(humane) = units::humane_bytes(bytes) {
         write!(out, "{humane}, ")?;
     }
-    write!(out, "{} of live", share(bytes, live.bytes))?;
+    let of = super::live_or_allocated(&profile.coverage);
+    write!(out, "{} of {of}", share(bytes, profile.live().bytes))?;
     if let Some(error) = stack.live_error {
         write!(out, ", standard error {} bytes", error.bytes)?;
     }

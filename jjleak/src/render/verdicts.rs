@@ -77,6 +77,13 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
     if let Some(freed) = verdict.freed_from_before {
         evidence.push(replaced(freed));
     }
+    if verdict.not_resident {
+        evidence.push(
+            "not proven: resident memory does not grow as fast, so it may replace blocks from before jjleak \
+             attached"
+                .to_owned(),
+        );
+    }
     if let Some(flat) = verdict.flat_for {
         evidence.push(format!("flat for {}", units::duration(flat)));
     }
@@ -271,6 +278,8 @@ mod tests {
             "no leak yet: for what is kept, as many or more blocks from before jjleak attached are freed";
         assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(text)));
         assert!(replaced(0.7).contains("nearly as many"));
+        (verdict.freed_from_before, verdict.not_resident) = (None, true);
+        assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with("not proven: resident memory")));
     }
 
     #[test]

@@ -84,6 +84,7 @@ fn site(
         free_rate: 48_000.,
         freed_when_old: None,
         freed_from_before: None,
+        not_resident: false,
         hidden_stacks: 0,
         flat_for: (kind == VerdictKind::CacheLike).then_some(Duration::from_secs(200)),
         series: series(kind, live.bytes).into(),

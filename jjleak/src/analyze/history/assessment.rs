@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::snapshot::SiteSnapshot;
-use crate::analyze::judge::{Before, Judgement, kept};
+use crate::analyze::judge::{Before, Doubt, Judgement, Kept, kept};
 use crate::profile::{Basis, Point, Rank, Verdict, VerdictKind};
 
 /// A judgement on a call site, without current figures.
@@ -47,14 +47,14 @@ impl Judged {
 }
 
 impl Assessment<'_> {
-    /// Blocks that a leaking call site keeps per second.
-    fn kept(&self) -> Option<f64> {
+    /// What a leaking call site keeps per second.
+    fn kept(&self) -> Option<Kept> {
         let Self { judged: Judged { judgement, .. }, now } = self;
         (judgement.kind == VerdictKind::Leaking).then(|| kept(judgement, now.live.objects))
     }
 
     /// The judgement, weakened if there is doubt.
-    fn judgement(&self, doubt: Option<f64>) -> Judgement {
+    fn judgement(&self, doubt: Option<Doubt>) -> Judgement {
         let judgement = self.judged.judgement;
         match doubt {
             Some(_) if judgement.kind == VerdictKind::Leaking => judgement.doubted(),
@@ -63,12 +63,12 @@ impl Assessment<'_> {
     }
 
     /// Sort key of the verdict.
-    fn rank(&self, doubt: Option<f64>) -> Rank {
+    fn rank(&self, doubt: Option<Doubt>) -> Rank {
         let Judgement { kind, rate, .. } = self.judgement(doubt);
         Rank::of(kind, rate, self.now.live, self.now.site)
     }
 
-    fn verdict(&self, doubt: Option<f64>) -> Verdict {
+    fn verdict(&self, doubt: Option<Doubt>) -> Verdict {
         let Self { judged: Judged { basis, first_seen, turnover, series, .. }, now } = self;
         let Judgement { kind, confidence, watched, rate, survival, freed_when_old, flat_for, .. } =
             self.judgement(doubt);
@@ -90,7 +90,11 @@ impl Assessment<'_> {
             allocation_rate,
             free_rate,
             freed_when_old,
-            freed_from_before: doubt.filter(|_| self.kept().is_some()),
+            freed_from_before: match doubt {
+                Some(Doubt::Replaces(freed)) if self.kept().is_some() => Some(freed),
+                _ => None,
+            },
+            not_resident: doubt == Some(Doubt::NotResident) && self.kept().is_some(),
             hidden_stacks: 0,
             flat_for: flat_for.map(seconds),
             series: Arc::clone(series),
@@ -100,7 +104,8 @@ impl Assessment<'_> {
 
 /// Verdicts, worst first. They are large, so each is built once, in sorted order.
 pub(super) fn worst_first(assessments: &[Assessment<'_>], before: &Before, ends: &[f64]) -> Vec<Verdict> {
-    let doubt = before.doubt(assessments.iter().filter_map(Assessment::kept).sum(), ends);
+    let kept = assessments.iter().filter_map(Assessment::kept).sum();
+    let doubt = before.doubt(kept, ends);
     let mut order: Vec<_> = assessments.iter().map(|assessment| assessment.rank(doubt)).zip(0..).collect();
     order.sort_unstable();
     order.into_iter().map(|(_, index): (_, usize)| assessments[index].verdict(doubt)).collect()

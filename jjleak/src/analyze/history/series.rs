@@ -6,7 +6,7 @@ use super::assessment::{Judged, seconds};
 use super::snapshot::{SiteSnapshot, Snapshot};
 use crate::analyze::judge::{Earlier, SiteHistory};
 use crate::analyze::statistics::figure;
-use crate::profile::{Basis, Point, Profile, Sampling, Totals};
+use crate::profile::{Basis, Coverage, Point, Profile, Sampling, Totals};
 
 /// The history of one call site, with one entry per remembered instant.
 #[derive(Debug, Default)]
@@ -46,9 +46,9 @@ fn points(ends: &[f64], live: &[f32]) -> Arc<[Point]> {
 }
 
 /// Average number of blocks that a sampled block stands for.
-fn weight(sampling: Sampling, live: Totals) -> f64 {
-    match sampling {
-        Sampling::Off => 1.,
+fn weight(coverage: &Coverage, live: Totals) -> f64 {
+    match coverage.sampling {
+        Sampling::Off => coverage.windows.map_or(1., |windows| f64::from(windows.weight.max(1))),
         Sampling::Rate(rate) => f64::from(rate),
         Sampling::Bytes(bytes) => {
             let size = figure(live.bytes) / figure(live.objects.max(1));
@@ -141,7 +141,11 @@ impl Series {
             survivors: has_ages.then_some(&survivors[..]),
             earlier: [earlier(0), earlier(1)],
             settle: profile.coverage.settle.as_secs_f64(),
-            weight: weight(profile.coverage.sampling, now.live),
+            weight: weight(&profile.coverage, now.live),
+            counted: profile
+                .coverage
+                .windows
+                .map(|windows| figure(now.allocated.objects) / f64::from(windows.weight.max(1))),
         };
         let judgement = history.judge();
         Some(Judged {

@@ -2,10 +2,15 @@
 //!
 //! A cache that is full when jjleak attaches replaces old entries by new ones. Of the old ones, only the
 //! frees are seen. All the new ones are kept until they are the oldest. Taken alone, they look like a leak.
+//!
+//! Where allocations are counted in windows, those frees cannot be told from frees of blocks that were not counted. There,
+//! what is kept is a leak only if resident memory grows as fast.
+
+use std::iter::Sum;
 
 use super::{Judgement, duration};
 use crate::analyze::statistics::figure;
-use crate::profile::{Profile, VerdictKind};
+use crate::profile::{Profile, VerdictKind, growth_of_later_half};
 
 /// Frees of earlier blocks per kept block, from which on the kept ones may be replacements.
 const COMPARABLE: f64 = 0.5;
@@ -21,11 +26,38 @@ pub(in crate::analyze) struct Before {
     frees: Vec<f64>,
     /// Number of frees since accounting began.
     total: u64,
+    /// Those frees are not known.
+    in_windows: bool,
+    /// Resident memory at remembered instants, if known.
+    resident: Vec<Option<u64>>,
+}
+
+/// What call sites that seem to leak keep per second.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::analyze) struct Kept {
+    /// Blocks.
+    pub(in crate::analyze) blocks: f64,
+    /// Bytes.
+    pub(in crate::analyze) bytes: f64,
+}
+
+/// Doubt that kept blocks leak: they may replace older ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::analyze) enum Doubt {
+    /// So many older blocks are freed for each kept one.
+    Replaces(f64),
+    /// It is not known how many are freed, and resident memory does not grow as fast.
+    NotResident,
 }
 
 impl Before {
     /// Records a profile, the last of `instants` instants.
     pub(in crate::analyze) fn enter(&mut self, profile: &Profile, instants: usize) {
+        self.in_windows = profile.coverage.windows.is_some();
+        self.resident.resize(instants, None);
+        if let Some(last) = self.resident.last_mut() {
+            *last = profile.resident;
+        }
         self.frees.resize(instants, 0.);
         let total = of_before(profile);
         if let Some(last) = self.frees.last_mut() {
@@ -41,13 +73,29 @@ impl Before {
             frees[*index] += count;
         }
         self.frees = frees;
+        let mut resident = vec![None; instants];
+        for (bytes, index) in self.resident.iter().zip(map) {
+            resident[*index] = *bytes;
+        }
+        self.resident = resident;
     }
 
-    /// Frees of earlier blocks per kept block, where call sites that seem to leak keep `kept` blocks per
-    /// second. `None` if there are too few frees to explain what is kept.
-    pub(in crate::analyze) fn doubt(&self, kept: f64, ends: &[f64]) -> Option<f64> {
+    /// Doubt that what call sites keep leaks. `None` if what is freed cannot explain what is kept.
+    pub(in crate::analyze) fn doubt(&self, kept: Kept, ends: &[f64]) -> Option<Doubt> {
+        if self.in_windows {
+            let growth = self.resident_growth(ends);
+            let grows = growth.is_some_and(|growth| growth >= COMPARABLE * kept.bytes);
+            return (!grows).then_some(Doubt::NotResident);
+        }
         let freed = self.recent_rate(ends);
-        (kept > 0. && freed >= COMPARABLE * kept).then_some(freed / kept)
+        (kept.blocks > 0. && freed >= COMPARABLE * kept.blocks)
+            .then_some(Doubt::Replaces(freed / kept.blocks))
+    }
+
+    /// Growth of resident memory in bytes per second, if known.
+    fn resident_growth(&self, ends: &[f64]) -> Option<f64> {
+        let known = ends.iter().zip(&self.resident).filter_map(|(at, bytes)| Some((*at, figure((*bytes)?))));
+        growth_of_later_half(&known.collect::<Vec<_>>())
     }
 
     /// Frees per second, of late.
@@ -84,15 +132,25 @@ impl Judgement {
     }
 }
 
-/// Blocks that a call site keeps per second, of which `live` live.
-pub(in crate::analyze) fn kept(judgement: &Judgement, live: u64) -> f64 {
+/// What a call site keeps per second, of which `live` blocks live.
+pub(in crate::analyze) fn kept(judgement: &Judgement, live: u64) -> Kept {
     let a_second = |objects: u64, seconds: f64| figure(objects) / seconds.max(f64::MIN_POSITIVE);
-    match judgement.survival {
+    let blocks = match judgement.survival {
         Some(survival) if duration(judgement.watched) > survival.older_than => {
             let seconds = duration(judgement.watched).saturating_sub(survival.older_than).as_secs_f64();
             a_second(survival.live.objects, seconds)
         }
         _ => a_second(live, judgement.watched),
+    };
+    Kept { blocks, bytes: judgement.rate.map_or(0., |rate| rate.per_second) }
+}
+
+impl Sum for Kept {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, kept| Self {
+            blocks: sum.blocks + kept.blocks,
+            bytes: sum.bytes + kept.bytes,
+        })
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::statistics::{Batch, figure, real};
 use crate::profile::{JUDGED_SNAPSHOTS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
-pub(super) use before::{Before, kept};
+pub(super) use before::{Before, Doubt, Kept, kept};
 pub(super) use survivors::{Earlier, slows_down};
 
 /// See [`JUDGED_SPANS`].
@@ -30,6 +30,13 @@ pub(super) const OLD: f64 = 0.125;
 
 /// See [`JUDGED_SNAPSHOTS`].
 const MIN_INTERVALS: usize = JUDGED_SNAPSHOTS as usize;
+
+/// Minimum number of blocks that must have been counted in windows, and of intervals that they are from: what became of fewer
+/// can be chance.
+const MIN_COUNTED: f64 = 40.;
+const MIN_COUNTED_INTERVALS: usize = 10;
+/// Largest number of blocks that one counted in a window may stand for: windows farther apart miss too much in between.
+const MAX_WEIGHT: f64 = 20.;
 
 /// Allocations within this share of the time count as made at once.
 const AT_ONCE: f64 = 0.15;
@@ -61,6 +68,8 @@ pub(super) struct SiteHistory<'a> {
     pub(super) settle: f64,
     /// Number of blocks that a sampled block stands for.
     pub(super) weight: f64,
+    /// Number of blocks counted so far, if allocations are counted in windows.
+    pub(super) counted: Option<f64>,
 }
 
 /// Judgement on a call site, from its history.
@@ -105,6 +114,10 @@ impl SiteHistory<'_> {
     fn is_long_enough(&self) -> bool {
         self.watched() >= SPANS * self.settle
             && self.ends.len() - self.first.min(self.ends.len()) >= MIN_INTERVALS
+            && self.counted.is_none_or(|blocks| {
+                let intervals = self.allocated.iter().filter(|bytes| **bytes > 0.).count();
+                self.weight <= MAX_WEIGHT && blocks >= MIN_COUNTED && intervals >= MIN_COUNTED_INTERVALS
+            })
     }
 
     pub(super) fn judge(&self) -> Judgement {

@@ -9,7 +9,7 @@ use crate::profile::{Cohort, Profile, StackProfile, Totals, VerdictKind};
 use crate::render::sample;
 
 fn run() -> Run {
-    Run { duration: 600., interval: 10., settle: 15., combined: false, threads: 0. }
+    Run { duration: 600., interval: 10., settle: 15., combined: false, weight: None, threads: 0. }
 }
 
 /// The blocks of one of the kinds.
@@ -58,7 +58,7 @@ proptest! {
         factor in prop::sample::select(vec![0.25, 0.5, 2., 8., 64., 1024.]),
     ) {
         let Run { duration, interval, settle, .. } = run();
-        let slow = Run { duration: duration * factor, interval: interval * factor, settle: settle * factor, combined: false, threads: 0. };
+        let slow = Run { duration: duration * factor, interval: interval * factor, settle: settle * factor, combined: false, weight: None, threads: 0. };
         let (as_is, stretched) = (run().verdict(blocks.clone()), slow.verdict(stretched(&blocks, factor)));
         prop_assert_eq!(as_is.is_some(), stretched.is_some());
         if let (Some(as_is), Some(stretched)) = (as_is, stretched) {
@@ -147,7 +147,7 @@ fn ten_thousand_call_sites() {
             (0..50).map(block).collect()
         })
         .collect();
-    let run = Run { duration: 600., interval: 10., settle: 15., combined: false, threads: 0. };
+    let run = Run { duration: 600., interval: 10., settle: 15., combined: false, weight: None, threads: 0. };
     let (verdicts, spent) = run.timed(sites);
     println!("{} verdicts, {:?} a profile", verdicts.len(), spent / 60);
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::{History, Pace};
-use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
+use crate::profile::{Cohort, Coverage, InWindows, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
 use crate::snapshot::Timeline;
 
@@ -77,6 +77,8 @@ pub(super) struct Run {
     pub(super) settle: f64,
     /// Ages are unknown.
     pub(super) combined: bool,
+    /// Allocations are counted in windows: one in so many strata's time.
+    pub(super) weight: Option<u32>,
     /// Number of threads that end, evenly spread; for each, the C library frees its cached blocks.
     pub(super) threads: f64,
 }
@@ -98,6 +100,7 @@ impl Run {
             interval: (duration / random.within(20. ..200.)).max(1.),
             settle,
             combined: false,
+            weight: None,
             threads: 0.,
         }
     }
@@ -133,21 +136,34 @@ impl Run {
             .map(|block| (block.dies, block.count))
             .collect();
         before.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let all: Vec<_> = sites.iter().flatten().copied().collect();
         for blocks in &mut sites {
             blocks.retain(|block| block.born >= 0.);
         }
+        if let Some(weight) = self.weight {
+            for blocks in &mut sites {
+                count_in_windows(blocks, weight);
+            }
+        }
         let mut stacks: Vec<_> = (1..).zip(&sites).map(|(id, blocks)| Stack::new(id, blocks)).collect();
+        let mut resident = 0;
         let mut time = self.interval;
         while time <= self.duration + self.interval / 2. {
             timeline.cut(nanoseconds(time));
             let stacks = stacks.iter_mut().map(|stack| stack.at(time, timeline.instants_ns())).collect();
             let mut profile = self.profile(time, timeline.instants_ns(), stacks);
+            resident = resident.max(living_bytes(&all, time));
+            profile.resident = Some(resident);
             let freed = before.iter().take_while(|(dies, _)| (0. ..=time).contains(&dies.max(0.)));
             profile.unknown_frees = freed.filter(|(dies, _)| *dies >= 0.).map(|(_, count)| count).sum();
             let ended = (self.threads * time / self.duration).floor();
             let by_library = (ended * KEPT_FOR_A_THREAD) as u64;
             profile.notes.insert("freed_by_c_library".to_owned(), by_library);
             profile.unknown_frees += by_library + (ended.min(THREADS_FROM_BEFORE) * OF_A_THREAD) as u64;
+            if self.weight.is_some() {
+                // They cannot be told from those of blocks that were not counted.
+                profile.unknown_frees = 0;
+            }
             let begin = Instant::now();
             verdicts = history.observe(&profile, Pace::Thorough);
             spent += begin.elapsed();
@@ -160,7 +176,8 @@ impl Run {
         let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
         let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
         let settle = Duration::from_secs_f64(self.settle);
-        let coverage = Coverage { settle, combined: self.combined, ..Coverage::default() };
+        let windows = self.weight.map(|weight| InWindows { weight, follows_frees: true, ..InWindows::default() });
+        let coverage = Coverage { settle, combined: self.combined, windows, ..Coverage::default() };
         Profile {
             started_at,
             taken_at: started_at + elapsed,
@@ -170,6 +187,27 @@ impl Run {
             ..sample::empty_profile()
         }
     }
+}
+
+/// Length of a window, in seconds.
+const WINDOW: f64 = 0.05;
+
+/// Keeps the blocks that were allocated in a window, each for `weight` blocks.
+fn count_in_windows(blocks: &mut Vec<Block>, weight: u32) {
+    let stratum = WINDOW * f64::from(weight);
+    blocks.retain_mut(|block| {
+        let number = (block.born / stratum).floor();
+        let mut random = Random::new(number as u64, "window");
+        let begin = number * stratum + random.within(0. ..stratum - WINDOW);
+        block.count *= u64::from(weight);
+        (begin..begin + WINDOW).contains(&block.born)
+    });
+}
+
+/// Bytes that live at a time, also of blocks that are not counted.
+fn living_bytes(blocks: &[Block], time: f64) -> u64 {
+    let lives = |block: &&Block| (block.born..block.dies).contains(&time);
+    blocks.iter().filter(lives).map(|block| block.size * block.count).sum()
 }
 
 /// A stack and its blocks.

@@ -23,29 +23,33 @@ fn a_patient_budget_tolerates_a_burst_and_forgives_its_debt() {
     assert!(strict.saved_s() < -0.2 && patient.saved_s() >= 0.);
 }
 
-const LOAD: Load = Load { allocations: 0.07, frees: 0.04, own: 0.03, switch_s: 0.000_3 };
+const LOAD: Load =
+    Load { allocations: 0.07, frees: 0.04, own: 0.03, own_beside_frees: 0.03, switch_s: 0.000_3 };
 
 #[test]
 fn a_debt_lengthens_the_stratum_until_it_is_repaid() {
     let interval = Duration::from_secs(1);
-    let (even, owing) = (LOAD.plan(0.2, 0., interval), LOAD.plan(0.2, -0.6, interval));
+    let (even, owing) = (LOAD.plan(0.2, 0., interval, true), LOAD.plan(0.2, -0.6, interval, true));
     let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
-    assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
+    assert!((longer_s - 0.6 / (0.2 * 0.03 * FOR_WINDOWS)).abs() < 1e-6, "{even:?}, {owing:?}");
 }
 
 #[test]
 fn savings_do_not_shorten_a_stratum_below_the_time_to_earn_its_window() {
-    let stratum_s = |saved_s| LOAD.plan(0.2, saved_s, INTERVAL).stratum.as_secs_f64();
+    let stratum_s = |saved_s| LOAD.plan(0.2, saved_s, INTERVAL, true).stratum.as_secs_f64();
     let rich_s = stratum_s(1.);
-    assert!((rich_s - INTERVAL.as_secs_f64()).abs() < 0.1, "{rich_s}");
+    let window_s = (INTERVAL / WINDOWS_IN_INTERVAL).as_secs_f64();
+    let cost_s = (LOAD.allocations + LOAD.frees) * window_s + LOAD.switch_s;
+    assert!((rich_s - cost_s / (0.2 * LOAD.own * FOR_WINDOWS)).abs() < 1e-6, "{rich_s}");
     assert!(stratum_s(0.) > rich_s);
 }
 
 #[test]
-fn counting_of_frees_pauses_when_it_costs_more_than_allowed() {
-    let load = Load { allocations: 0.1, frees: 0.5, own: 0.3, ..LOAD };
-    let plan = load.plan(0.05, 0., INTERVAL);
-    assert!(plan.count_frees_for < plan.stratum / 10, "{plan:?}");
-    let light = Load { frees: 0.005, ..load };
-    assert_eq!(light.plan(0.05, 0., INTERVAL).count_frees_for, Duration::MAX);
+fn frees_are_followed_only_where_the_bound_has_room_for_all_of_them() {
+    let load = Load { allocations: 0.1, own: 1., own_beside_frees: 1., ..LOAD };
+    let follows = |frees, follows| Load { frees, ..load }.plan(0.1, 0., INTERVAL, follows).follows_frees;
+    assert!(!follows(0.5, true));
+    // It takes more room to begin than to go on.
+    assert_eq!((follows(0.07, true), follows(0.07, false)), (true, false));
+    assert!(follows(0.05, false));
 }

@@ -180,7 +180,7 @@ impl Entry {
             leak_rate: leaks.iter().fold(0., |sum, (_, per_second)| sum + per_second),
             leaking: leaks.into_iter().take(MAX_SITES).map(|(place, _)| place).collect(),
             estimate: estimated_from(&profile.coverage)
-                .map(|from| Estimate { from, can_be_judged: profile.coverage.windows.is_none() }),
+                .map(|from| Estimate { from, can_be_judged: profile.coverage.knows_live() }),
             cost: profile.cost.map(Costs::from),
             has_losses: !lost.is_empty(),
             lost,
@@ -236,11 +236,13 @@ impl Entry {
 fn verdict(profile: &Profile) -> String {
     match estimated_from(&profile.coverage) {
         None => headline(profile),
-        Some(from) if profile.coverage.windows.is_some() => {
+        Some(from) if !profile.coverage.knows_live() => {
             let watched = duration(profile.elapsed());
+            let needed = profile.coverage.windows.map_or(0, |windows| windows.needed_percent);
+            let remedy = if needed > 0 { format!(" (it takes {needed} %)") } else { String::new() };
             format!(
-                "watched for {watched}: counting everything costs more than profile.max_overhead, so no call site is \
-                 judged; estimates from {from}"
+                "watched for {watched}: profile.max_overhead has no room to follow all frees{remedy}, so live memory is \
+                 unknown and no call site is judged; estimates from {from}"
             )
         }
         Some(from) => format!("{}; estimates from {from}", headline(profile)),

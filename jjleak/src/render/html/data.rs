@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::label::{NO_STACK, label, module};
 use super::super::svg;
-use super::super::{Options, Value};
+use super::super::{Options, Value, live_or_allocated};
 use crate::profile::{Basis, FrameKind, Profile, Verdict, VerdictKind};
 
 /// Name of a measure in the script.
@@ -52,6 +52,8 @@ struct Data<'a> {
     everything: &'static str,
     /// Colour of the root frame.
     root: String,
+    /// What the figures are: live or allocated.
+    figure: &'static str,
     by: &'static str,
     inverted: bool,
 }
@@ -88,6 +90,7 @@ pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<P
         verdicts: VERDICTS,
         everything: "all",
         root: svg::everything_color(),
+        figure: live_or_allocated(&profile.coverage),
         by: name_of(options.value),
         inverted: options.inverted,
     };

@@ -11,7 +11,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::label::printable;
-use super::{Options, svg};
+use super::{Options, live_or_allocated, svg};
 use crate::profile::{FrameKind, Profile};
 
 mod chart;
@@ -118,7 +118,8 @@ fn flame(profile: &Profile) -> Markup {
                 }
             }
             p.note {
-                "The width of a frame is the live memory allocated below it. Click to zoom, "
+                "The width of a frame is the " (live_or_allocated(&profile.coverage))
+                " memory allocated below it. Click to zoom, "
                 "Escape to go back. What leaks has a dark red edge."
             }
         }

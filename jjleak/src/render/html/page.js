@@ -143,7 +143,7 @@
     };
     const judged = it.verdicts.map((bytes, index) => [bytes, data.verdicts[index][0]]).filter(([bytes]) => bytes);
     const lines = [line(`${grouped(it.bytes)} bytes${it.bytes >= 1024 ? ` (${humane(it.bytes)})` : ""}, ${grouped(it.objects)} objects`),
-      line(`${percent(value(it), value(state.root))} of all live ${state.by}`)];
+      line(`${percent(value(it), value(state.root))} of all ${data.figure} ${state.by}`)];
     if (byVerdict) lines.push(line(judged.map(([bytes, name]) => `${name}: ${humane(bytes)}`).join(", ")));
     if (it.name >= 0) {
       const [, kind, module] = data.names[it.name];

@@ -9,7 +9,7 @@ use super::super::findings::{Causes, called_from, figures, sentences_of, title};
 use super::super::label::{NO_STACK, label, module, printable};
 use super::super::threads::ThreadShares;
 use super::super::verdicts::{approximate, evidence, is_watched, of_what_is_shown};
-use super::super::{Options, TOOL, units};
+use super::super::{Options, TOOL, live_or_allocated, live_unknown, units};
 use super::chart;
 use crate::analyze::Finding;
 use crate::profile::{
@@ -29,9 +29,10 @@ const MAX_SITES: usize = 100;
 pub(super) fn cards(profile: &Profile) -> Markup {
     html! {
         .cards {
-            (totals("Live: not freed yet", profile.live()))
+            @if profile.coverage.knows_live() { (totals("Live: not freed yet", profile.live())) }
+            @else { (card("Live: not freed yet", "unknown", "the cost bound has no room for all frees", "bad")) }
             (totals("Allocated since the start", profile.allocated()))
-            @if let [first, .., last] = &profile.history[..] {
+            @if let [first, .., last] = &profile.history[..] && profile.coverage.knows_live() {
                 (change(first, last, profile.history.len()))
             }
             (lost(profile))
@@ -174,8 +175,11 @@ pub(super) fn sites(profile: &Profile, options: &Options) -> Markup {
     let (shown, hidden) = outstanding.split_at(outstanding.len().min(MAX_SITES));
     html! {
         details.section #sites open[profile.verdicts.is_empty()] {
-            summary { "Stacks with outstanding allocations" }
-            @if shown.is_empty() { p { "Nothing lives." } } @else { (stacks_table(shown, profile.live())) }
+            summary {
+                @if profile.coverage.knows_live() { "Stacks with outstanding allocations" }
+                @else { "Stacks by what they have allocated" }
+            }
+            @if shown.is_empty() { p { "Nothing lives." } } @else { (stacks_table(shown, profile)) }
             @if !hidden.is_empty() {
                 @let rest: Totals = hidden.iter().map(|stack| stack.live).sum();
                 p.note {
@@ -187,12 +191,14 @@ pub(super) fn sites(profile: &Profile, options: &Options) -> Markup {
     }
 }
 
-fn stacks_table(stacks: &[&StackProfile], live: Totals) -> Markup {
+fn stacks_table(stacks: &[&StackProfile], profile: &Profile) -> Markup {
+    let live = profile.live();
+    let figure = live_or_allocated(&profile.coverage);
     html! {
         table {
             thead {
                 tr {
-                    th.number { "live bytes" } th { "share" } th.number { "objects" } th { "age" }
+                    th.number { (figure) " bytes" } th { "share" } th.number { "objects" } th { "age" }
                     th { "allocated by" }
                 }
             }
@@ -319,6 +325,7 @@ pub(super) fn measured(profile: &Profile) -> Markup {
                 @if !coverage.older.is_zero() {
                     (fact("live", &format!("only what is at least {} ms old", coverage.older.as_millis())))
                 }
+                @if let Some(why) = live_unknown(coverage) { (fact("live", &why)) }
                 @if coverage.combined { (fact("live", "sums that the kernel keeps: no ages are known")) }
                 @if let Some(ended) = &profile.ended { (fact("end of the process", ended)) }
                 (statuses(profile))

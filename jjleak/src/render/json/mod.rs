@@ -56,7 +56,10 @@ pub struct Document<S = Stacks> {
     /// estimates if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<u32>,
-    /// Standard errors of `live`; absent if it is exact.
+    /// True if frees were missed: live memory is unknown, and the live figures are what was allocated. Absent if it is known.
+    #[serde(default, skip_serializing_if = "verdicts::is_false")]
+    pub live_unknown: bool,
+    /// Standard errors of `live`; absent if it is exact or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
     /// True if each stack has its thread; absent if threads are not distinguished.
@@ -162,6 +165,7 @@ impl<S> Document<S> {
                 Sampling::Off | Sampling::Rate(_) => None,
             },
             windows: profile.coverage.windows.map(|windows| windows.windows),
+            live_unknown: !profile.coverage.knows_live(),
             live_error: profile.live_error().map(Into::into),
             threads: profile.coverage.threads,
             shown: (!shown.is_empty()).then(|| shown.to_owned()),

@@ -63,6 +63,9 @@ pub struct VerdictDocument {
     /// if it is so high that the kept blocks may only replace them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freed_from_before: Option<f64>,
+    /// It may replace blocks from before accounting, and resident memory does not grow as fast; absent if false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub not_resident: bool,
     /// Number of the call site's stacks that are hidden by a view: rates, survival and evidence include them; absent if there are
     /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -152,6 +155,7 @@ impl From<&Verdict> for VerdictDocument {
             freed_bytes_per_s: verdict.free_rate,
             freed_when_old: verdict.freed_when_old,
             freed_from_before: verdict.freed_from_before,
+            not_resident: verdict.not_resident,
             hidden_stacks: verdict.hidden_stacks,
             flat_for_s: verdict.flat_for.map(|flat| Duration::as_secs_f64(&flat)),
             threads: Vec::new(),
@@ -182,7 +186,7 @@ impl From<Survival> for SurvivalDocument {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-const fn is_false(switch: &bool) -> bool {
+pub(super) const fn is_false(switch: &bool) -> bool {
     !*switch
 }
 

@@ -15,7 +15,7 @@ use super::counters;
 use super::label::printable;
 use super::tree::FlameTree;
 use super::units::{self, grouped};
-use super::{Options, Value};
+use super::{Options, Value, live_or_allocated};
 use crate::profile::{FrameKind, Profile, Totals};
 
 pub(super) mod difference;
@@ -87,7 +87,8 @@ fn draw(picture: Picture<'_>, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn title(profile: &Profile, value: Value) -> String {
-    format!("jjleak: live {} of {}", value.name(), printable(&profile.process.to_string()))
+    let figure = live_or_allocated(&profile.coverage);
+    format!("jjleak: {figure} {} of {}", value.name(), printable(&profile.process.to_string()))
 }
 
 /// Colour of a kind of frame in CSS.
@@ -115,7 +116,8 @@ fn subtitle(profile: &Profile, asked: &Options) -> String {
     let humane = units::humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
     let view = if asked.view.is_empty() { String::new() } else { format!(" ({})", printable(&asked.view)) };
     let (span, bytes, objects) = (span(profile, &asked.time_zone), grouped(bytes), grouped(objects));
-    format!("{span}: {bytes} bytes{humane} live in {objects} objects{view}")
+    let figure = live_or_allocated(&profile.coverage);
+    format!("{span}: {bytes} bytes{humane} {figure} in {objects} objects{view}")
 }
 
 /// `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s)`.

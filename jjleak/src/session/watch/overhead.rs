@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Watch, Watched};
-use crate::attach::{Measuring, Part};
+use crate::attach::{Measuring, Part, now_ns};
 use crate::cost::{Bound, Budget};
 use crate::error_chain::chain;
 use crate::profile::Profile;
@@ -96,8 +96,21 @@ impl Watch {
             Err("its main thread has ended, and removing probes bound to another thread takes seconds"
                 .to_owned())
         };
-        if let Err(why) = turned {
-            self.give_up(&why);
+        match turned {
+            Ok(true) => self.start_over(),
+            Ok(false) => {}
+            Err(why) => self.give_up(&why),
+        }
+    }
+
+    /// Begins the figures of the only process anew: until now, frees were missed.
+    fn start_over(&mut self) {
+        tracing::info!("frees can be followed within the cost bound from now on: the figures start over");
+        for watched in self.processes.values_mut() {
+            watched.since_ns = now_ns();
+            let process = watched.info();
+            self.accounting.histories.forget(&process);
+            self.accounting.growth.forget(&process);
         }
     }
 
@@ -114,9 +127,9 @@ impl Watch {
     }
 }
 
-/// Drops the verdicts of a profile that was counted in windows: some frees are not seen.
-pub(super) fn unjudge_estimates(profile: &mut Profile) {
-    if profile.coverage.windows.is_some() {
+/// Drops the verdicts of a profile whose live memory is unknown.
+pub(super) fn unjudge_unknown(profile: &mut Profile) {
+    if !profile.coverage.knows_live() {
         profile.unjudge();
     }
 }

@@ -11,7 +11,7 @@ use super::Watch;
 use super::accounting::Accounting;
 use super::eviction::{Shown, Use};
 use super::jvm::name_generated;
-use super::overhead::unjudge_estimates;
+use super::overhead::unjudge_unknown;
 use super::perf_map::Urgency;
 use super::process::Watched;
 use super::stacks::Stacks;
@@ -20,6 +20,7 @@ use crate::analyze::Pace;
 use crate::attach::now_ns;
 use crate::own_memory;
 use crate::processes::{MemoryLimit, Pid, Resident, ResidentMemory};
+use crate::cost::Bound;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::session::{Error, Source};
 use crate::snapshot::BlockFilter;
@@ -80,7 +81,7 @@ impl Source for Watch {
             } else {
                 self.accounting.histories.judge(profile, pace);
             }
-            unjudge_estimates(profile);
+            unjudge_unknown(profile);
         }
         self.measure_cost(&mut profiles);
         Ok(profiles)
@@ -162,10 +163,10 @@ impl Watch {
         let mut profiles = self.take(ended, Use::End)?;
         for profile in &mut profiles {
             self.accounting.growth.measure(profile);
-            self.accounting.growth.forget(profile);
+            self.accounting.growth.forget(&profile.process);
             self.accounting.histories.judge(profile, Pace::Thorough);
-            self.accounting.histories.forget(profile);
-            unjudge_estimates(profile);
+            self.accounting.histories.forget(&profile.process);
+            unjudge_unknown(profile);
         }
         self.measure_cost(&mut profiles);
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
@@ -175,7 +176,7 @@ impl Watch {
     fn take(&mut self, which: impl Fn(&Watched) -> bool, use_of: Use) -> Result<Vec<Profile>, Error> {
         let images = self.images(&which);
         let Self { processes, attachment, files, stacks, accounting, .. } = self;
-        let Accounting { collector, mappings, coverage, .. } = accounting;
+        let Accounting { collector, mappings, coverage, bound, .. } = accounting;
         let Stacks { names, threads, evicted, listing, .. } = stacks;
         let allocators = &files.allocators;
         mappings.receive();
@@ -183,8 +184,12 @@ impl Watch {
             watched.spending.read_cpu_time(watched.pid());
         }
         let windows = collector.windows().filter(|windows| !windows.is_whole());
+        let needed_percent = bound.as_ref().and_then(Bound::needed_percent).unwrap_or_default();
         let windows = windows.map(|windows| InWindows {
+            weight: windows.mean_weight(now_ns()),
+            needed_percent,
             windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+            follows_frees: windows.follows_frees(),
             ..InWindows::default()
         });
         let coverage = Coverage { windows, ..*coverage };

@@ -150,7 +150,12 @@ fn coverage(coverage: &Coverage) -> String {
     let mut words = match coverage.sampling {
         Sampling::Off => match coverage.windows {
             Some(InWindows { windows, .. }) => {
-                format!("ESTIMATES from {} of time", counted(windows.into(), "window"))
+                let windows = counted(windows.into(), "window");
+                if coverage.knows_live() {
+                    format!("ESTIMATES from {windows} of time")
+                } else {
+                    format!("ALLOCATED, not live (no room to follow frees); ESTIMATES from {windows} of time")
+                }
             }
             None => String::new(),
         },
