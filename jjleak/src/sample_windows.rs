@@ -233,8 +233,12 @@ impl Weighted {
                 let seen = part(seen) as f64;
                 totals[*window] += seen * self.weights[*window];
             }
-            let estimated: f64 =
-                totals.iter().zip(&self.weights).filter(|(_, weight)| **weight > 1.).map(|(total, _)| total).sum();
+            let estimated: f64 = totals
+                .iter()
+                .zip(&self.weights)
+                .filter(|(_, weight)| **weight > 1.)
+                .map(|(total, _)| total)
+                .sum();
             self.variance(&totals) + (SLOWER * estimated).powi(2)
         };
         (totals(|seen| seen.objects), totals(|seen| seen.bytes))

@@ -178,8 +178,9 @@ pub(super) struct Args {
 
     /// Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates
     ///
-    /// jjleak counts everything while that costs less. Otherwise, it counts allocations in random time windows and reports the
-    /// error of the estimates. One process only.
+    /// jjleak counts everything while that costs less. Otherwise, it counts allocations in random time windows, follows all frees if
+    /// the limit has room for them, and reports the error of the estimates. Without that room, live memory is unknown, and reports
+    /// show what was allocated. One process only.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     #[arg(conflicts_with_all = ["name", "system_wide", "follow", "mmap", "trace", "sample_rate", "sample_bytes", "combined_only"])]
     pub(super) max_overhead: Option<f64>,

@@ -126,7 +126,8 @@ impl Load {
         };
         // Keep the first windows short: their cost is not known yet.
         let longest = (interval / WINDOWS_IN_INTERVAL).max(SHORTEST_WINDOW);
-        let window = seconds(income * interval_s / counting.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest);
+        let window =
+            seconds(income * interval_s / counting.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest);
         let cost_s = counting * window.as_secs_f64() + self.switch_s;
         let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);

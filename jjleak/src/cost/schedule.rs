@@ -168,7 +168,8 @@ impl Schedule {
                 let mut actions =
                     vec![Action::EndWindow { stratum: now }, Action::Disable(Part::Allocations)];
                 // What hits really cost is not known yet: follow frees only if they fit at their highest price.
-                let highest = self.load.with_frees_at(Correction::AT_MOST.factor() / self.correction.factor());
+                let highest =
+                    self.load.with_frees_at(Correction::AT_MOST.factor() / self.correction.factor());
                 let keeps = now >= self.began + WORTH_KEEPING;
                 if !keeps || !highest.can_follow_frees(self.budget.share(), true) {
                     actions.extend(self.lose_frees());

@@ -45,6 +45,7 @@ pub fn resident_growth(history: &[Moment]) -> Option<f64> {
 }
 
 /// Slope of the later half of these points: seconds and bytes.
+#[expect(clippy::cast_precision_loss, reason = "a few hundred points")]
 pub(crate) fn growth_of_later_half(points: &[(f64, f64)]) -> Option<f64> {
     let later = &points[points.len() / 2..];
     if later.len() < MIN_POINTS {

@@ -279,7 +279,9 @@ mod tests {
         assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(text)));
         assert!(replaced(0.7).contains("nearly as many"));
         (verdict.freed_from_before, verdict.not_resident) = (None, true);
-        assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with("not proven: resident memory")));
+        assert!(
+            evidence(&verdict).iter().any(|sentence| sentence.starts_with("not proven: resident memory"))
+        );
     }
 
     #[test]

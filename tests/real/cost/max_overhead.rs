@@ -25,6 +25,9 @@ const FAR: f64 = 5.2;
 /// Standard errors that one estimate in about 300 exceeds.
 const THREE: f64 = 3.;
 
+/// A bound, in percent: counting everything costs the leaking program more than that, and its frees fit.
+const BOUND: &str = "5";
+
 /// Sizes of the blocks that the paced program leaks, and of those that it frees at once.
 const LEAKED_SIZE: u64 = 1000;
 const CHURNED_SIZE: u64 = 64;
@@ -47,13 +50,27 @@ impl Paced {
     }
 
     fn attach(&self, options: &[&str]) -> Jjleak {
+        self.attach_every("3600", options)
+    }
+
+    /// The same, with reports at this interval.
+    fn attach_every(&self, seconds: &str, options: &[&str]) -> Jjleak {
         let pid = self.process.id().to_string();
-        Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options))
+        Jjleak::attached(["-p", &pid, seconds, "--format", "json"].iter().chain(options))
     }
 
     /// Leaks for this time. Returns the number of bytes.
     fn run(&mut self, milliseconds: u32) -> u64 {
-        writeln!(self.stdin, "run {milliseconds}").unwrap();
+        self.obey("run", milliseconds)
+    }
+
+    /// The same, but frees most of what it allocates.
+    fn churn(&mut self, milliseconds: u32) -> u64 {
+        self.obey("churn", milliseconds)
+    }
+
+    fn obey(&mut self, command: &str, milliseconds: u32) -> u64 {
+        writeln!(self.stdin, "{command} {milliseconds}").unwrap();
         bytes_leaked(&self.said.next(LONG))
     }
 
@@ -78,6 +95,11 @@ fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
     let jjleak = program.attach(options);
     let leaked = program.run(milliseconds);
     (jjleak.interrupt().assert_done().report(), leaked)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "less than 2^53 bytes")]
+fn figure(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 /// Deviation of an estimate of live bytes, in standard errors.
@@ -108,7 +130,7 @@ fn assert_below(report: &Document, share: f64) {
 fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
     require_bpf!();
 
-    let (report, leaked) = paced(&["--max-overhead", "20"], 15_000);
+    let (report, leaked) = paced(&["--max-overhead", BOUND], 15_000);
 
     let windows = report.windows.expect("counting everything costs more than that");
     assert!(windows >= 3, "{windows} windows");
@@ -116,8 +138,40 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
     assert!(off.abs() < FAR, "off by {off}");
     assert!(report.live_error.unwrap().bytes < leaked, "of no use: {:?}", report.live_error);
     assert_nothing_lost(&report);
-    assert!(report.verdicts.is_empty(), "estimates are not judged");
-    assert_below(&report, 0.2);
+    assert!(!report.live_unknown);
+    assert_below(&report, 0.05);
+}
+
+#[test]
+fn a_leak_below_a_bound_is_called_one() {
+    require_bpf!();
+
+    let mut program = Paced::start();
+
+    let jjleak = program.attach_every("0.5", &["--max-overhead", BOUND, "--settle", "1"]);
+    let leaked = program.run(15_000);
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert!(report.windows.is_some() && !report.live_unknown);
+    let leaking: Vec<_> = report.verdicts.iter().filter(|verdict| verdict.kind == "leaking").collect();
+    let [leak] = leaking[..] else { panic!("one call site leaks: {:?}", report.verdicts) };
+    let rate = leak.rate.as_ref().expect("what leaks has a rate").bytes_per_s;
+    let expected = figure(leaked) / 15.;
+    assert!((rate / expected - 1.).abs() < 0.1, "{rate} of {expected}");
+}
+
+#[test]
+fn live_memory_is_unknown_where_the_bound_has_no_room_for_all_frees() {
+    require_bpf!();
+    let mut program = Paced::start();
+
+    let jjleak = program.attach(&["--max-overhead", BOUND]);
+    program.churn(8_000);
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert!(report.live_unknown, "{:?} windows", report.windows);
+    assert_eq!((report.live.bytes, report.live_error), (report.allocated.bytes, None));
+    assert!(report.verdicts.is_empty() && report.stacks.iter().all(|stack| stack.live_error.is_none()));
 }
 
 #[test]
@@ -127,7 +181,7 @@ fn several_estimates_are_within_three_standard_errors() {
     require_bpf!();
 
     let run = || {
-        let (report, leaked) = paced(&["--max-overhead", "20"], 12_000);
+        let (report, leaked) = paced(&["--max-overhead", BOUND], 12_000);
         assert_nothing_lost(&report);
         off(&report, leaked)
     };
@@ -187,7 +241,7 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
     require_bpf!();
     let mut program = Paced::start();
 
-    let jjleak = program.attach(&["--max-overhead", "20", "-vv"]);
+    let jjleak = program.attach(&["--max-overhead", BOUND, "-vv"]);
     program.run(8_000);
     let ended = jjleak.interrupt().assert_done();
 
@@ -236,7 +290,7 @@ fn what_a_command_allocates_from_its_start_is_estimated_below_a_bound() {
     require_bpf!();
 
     let program = compile::paced().to_str().unwrap();
-    let options = ["--max-overhead", "20", "--format", "json", "3600", "--", program, "run", "12000"];
+    let options = ["--max-overhead", BOUND, "--format", "json", "3600", "--", program, "run", "12000"];
     let ended = Ended::of(options).assert_done();
 
     let report = ended.report();

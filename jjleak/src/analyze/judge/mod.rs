@@ -35,8 +35,9 @@ const MIN_INTERVALS: usize = JUDGED_SNAPSHOTS as usize;
 /// can be chance.
 const MIN_COUNTED: f64 = 40.;
 const MIN_COUNTED_INTERVALS: usize = 10;
-/// Largest number of blocks that one counted in a window may stand for: windows farther apart miss too much in between.
-const MAX_WEIGHT: f64 = 20.;
+/// Number of blocks that one counted in a window may stand for. Beyond it, it takes more of them, in proportion: windows that are
+/// far apart miss much in between.
+const MANY: f64 = 10.;
 
 /// Allocations within this share of the time count as made at once.
 const AT_ONCE: f64 = 0.15;
@@ -116,7 +117,8 @@ impl SiteHistory<'_> {
             && self.ends.len() - self.first.min(self.ends.len()) >= MIN_INTERVALS
             && self.counted.is_none_or(|blocks| {
                 let intervals = self.allocated.iter().filter(|bytes| **bytes > 0.).count();
-                self.weight <= MAX_WEIGHT && blocks >= MIN_COUNTED && intervals >= MIN_COUNTED_INTERVALS
+                let enough = MIN_COUNTED * (self.weight / MANY).max(1.);
+                blocks >= enough && intervals >= MIN_COUNTED_INTERVALS
             })
     }
 

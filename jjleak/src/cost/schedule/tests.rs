@@ -416,7 +416,11 @@ fn slow_work_is_deferred_while_probes_are_due_to_be_disabled() {
 
 /// A program that frees all that it allocates, and then does much less.
 fn calms_down(at_s: f64) -> (Rates, f64) {
-    if at_s < 60. { (CALLS, 60.) } else { (Rates { own: 0.5, allocations: 0.06, frees: 0.02 }, f64::INFINITY) }
+    if at_s < 60. {
+        (CALLS, 60.)
+    } else {
+        (Rates { own: 0.5, allocations: 0.06, frees: 0.02 }, f64::INFINITY)
+    }
 }
 
 #[test]
