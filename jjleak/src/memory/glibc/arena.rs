@@ -59,6 +59,8 @@ pub(super) struct Header {
     /// First chunk of each fastbin; links are not decoded.
     pub(super) fastbins: Vec<u64>,
     pub(super) top: u64,
+    /// Address of the pointer to the top chunk.
+    pub(super) top_at: u64,
     next: u64,
     pub(super) attached_threads: u64,
     pub(super) system_mem: u64,
@@ -104,6 +106,7 @@ impl<M: Memory, P: Pages> Reader<'_, M, P> {
                 .fastbins
                 .map_or_else(Vec::new, |first| (0..FASTBINS).map(|index| at(first + 8 * index)).collect()),
             top: at(layout.bins - 16),
+            top_at: address + layout.bins - 16,
             next: at(tail),
             attached_threads: at(tail + 16),
             system_mem: at(tail + 24),

@@ -29,7 +29,7 @@ use crate::processes::Mapping;
 use arena::{HEAP_MAX, Header, Layout, Reader};
 use lists::Lists;
 use pages::{PAGE, Residency};
-use walk::{End, Segment, Walk};
+use walk::{End, Segment, Top, Walk};
 
 /// Maximum number of attempts to read an arena that changes meanwhile.
 const TRIES: u32 = 4;
@@ -235,7 +235,8 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
         if !self.is_mapped(start..end) || header.top < first || start >= end {
             return Err(Unknown::Torn);
         }
-        Ok(vec![Segment { range: start..end, chunks: first..end, end: End::Break { top: header.top } }])
+        let top = Top { chunk: header.top, pointer: header.top_at };
+        Ok(vec![Segment { range: start..end, chunks: first..end, end: End::Break(top) }])
     }
 
     /// The heaps of another arena, from the one with its top back to the first.
@@ -244,7 +245,7 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
         let mut segments = Vec::new();
         let mut bytes = 0;
         let mut heap = header.top & !(HEAP_MAX - 1);
-        let mut end = End::Top { top: header.top };
+        let mut end = End::Top(Top { chunk: header.top, pointer: header.top_at });
         while heap != 0 {
             let (previous, size) = self.reader.heap(heap, header.address)?;
             let is_first = heap == header.address & !(HEAP_MAX - 1);

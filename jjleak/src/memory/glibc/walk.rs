@@ -36,17 +36,20 @@ const MAX_CHECKPOINTS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// With the main arena's top, of which a trim gives back pages if it ends at the program break.
-    Break {
-        /// Address of the top chunk.
-        top: u64,
-    },
+    Break(Top),
     /// With the top of another arena.
-    Top {
-        /// Address of the top chunk.
-        top: u64,
-    },
+    Top(Top),
     /// With a fencepost: the arena continued in another heap.
     Fence,
+}
+
+/// The top chunk when the arena's structure was read. The program allocates from it, and merges freed chunks with it, all the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Top {
+    /// Its address.
+    pub(super) chunk: u64,
+    /// Address of the arena's pointer to it.
+    pub(super) pointer: u64,
 }
 
 /// A range of chunks.
@@ -73,6 +76,7 @@ struct State {
 
 /// The chunks of one segment.
 pub(super) struct Walk<'a, M> {
+    memory: &'a M,
     window: Window<'a, M>,
     residency: &'a Residency,
     segment: &'a Segment,
@@ -88,7 +92,7 @@ impl<'a, M: Memory> Walk<'a, M> {
         fast: &'a [u64],
     ) -> Self {
         let window = Window::new(memory, residency, segment.chunks.end);
-        Self { window, residency, segment, fast }
+        Self { memory, window, residency, segment, fast }
     }
 
     /// Counts all chunks, and adds those that may be a thread's cache to `caches`. A part that changed while it was read is
@@ -145,7 +149,7 @@ impl<'a, M: Memory> Walk<'a, M> {
         }
         let size = self.window.header(chunk).1 & !FLAGS;
         if self.is_end(chunk, size)? {
-            self.finish(state, size);
+            self.finish(state);
             return Ok(true);
         }
         let end = self.segment.chunks.end;
@@ -178,18 +182,18 @@ impl<'a, M: Memory> Walk<'a, M> {
     }
 
     fn is_end(&self, chunk: u64, size: u64) -> Result<bool, Unknown> {
-        let end = self.segment.chunks.end;
         match self.segment.end {
-            End::Break { top } | End::Top { top } if chunk == top => {
-                if chunk.checked_add(size) == Some(end) {
-                    Ok(true)
-                } else {
-                    Err(Unknown::Torn)
-                }
+            // What has been allocated from it since was free when the structure was read.
+            End::Break(top) | End::Top(top) if chunk == top.chunk => Ok(true),
+            // Chunks in front of it have been freed since, and are a part of it now.
+            End::Break(top) | End::Top(top) if chunk.saturating_add(size) > top.chunk => {
+                let mut pointer = [0; 8];
+                let read = self.memory.read(top.pointer, &mut pointer);
+                let is_top = read == pointer.len() && u64::from_le_bytes(pointer) == chunk;
+                if is_top && chunk < top.chunk { Ok(true) } else { Err(Unknown::Torn) }
             }
-            End::Break { top } | End::Top { top } if chunk > top => Err(Unknown::Torn),
-            End::Fence if size == 0 && chunk + HEADER == end => Ok(true),
-            _ => Ok(false),
+            End::Fence => Ok(size == 0 && chunk + HEADER == self.segment.chunks.end),
+            End::Break(_) | End::Top(_) => Ok(false),
         }
     }
 
@@ -236,16 +240,17 @@ impl<'a, M: Memory> Walk<'a, M> {
         usage.free.swapped += all.swapped;
     }
 
-    fn finish(&self, state: &mut State, size: u64) {
+    fn finish(&self, state: &mut State) {
         let chunk = state.chunk;
         let start = state.free_from.take().unwrap_or(chunk);
         let end = self.segment.chunks.end;
+        let size = end - chunk;
         match self.segment.end {
             End::Fence => {
                 self.count_free(&mut state.usage, start..chunk);
                 state.usage.overhead += HEADER;
             }
-            End::Top { .. } => {
+            End::Top(_) => {
                 state.usage.top += size;
                 let free = self.residency.count(start..end);
                 state.usage.free.kept += free.resident;
@@ -253,7 +258,7 @@ impl<'a, M: Memory> Walk<'a, M> {
                 state.usage.free.swapped += free.swapped;
             }
             // `systrim` keeps one byte more than the smallest chunk, and gives back whole pages.
-            End::Break { .. } => {
+            End::Break(_) => {
                 state.usage.top += size;
                 let spare = (end - start).saturating_sub(MIN_SIZE + 1) & !(PAGE - 1);
                 self.count_pages(&mut state.usage, start..end, end - spare..end);
