@@ -24,6 +24,7 @@
 //! | [`heap_files`] | a heap profile of an allocator | stacks of addresses |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
+//! | [`diagnosis`] | two scans of a process's memory | why it grows: evidence and the next step |
 //! | [`top`] | successive profiles, and key presses | the cells of a terminal |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are complete or absent |
@@ -45,6 +46,7 @@ pub mod cli;
 pub mod collect;
 pub mod cost;
 pub mod daemon;
+pub mod diagnosis;
 pub mod doctor;
 mod error_chain;
 mod fast_map;

@@ -38,7 +38,6 @@ pub(super) enum Command {
     Top(Box<TopArgs>),
     Report(ReportArgs),
     Diff(DiffArgs),
-    #[command(hide = true)]
     Memory(MemoryArgs),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),

@@ -9,6 +9,7 @@ mod process;
 mod rows;
 mod scan;
 mod smaps;
+mod stacks;
 
 pub use kind::{Claim, Kind};
 pub use process::ProcessScan;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::glibc::{self, ProcessPages, Usage};
 use super::hotspot::{JvmMemory, PresentMemory};
-use super::{Claim, Kind, Row, Scan};
+use super::{Claim, Kind, Row, Scan, stacks};
 use crate::file_content::Content;
 use crate::jvm::{self, Memory, ProcessMemory, Symbols};
-use crate::processes::{Error, Mapping, ModuleFiles, ModuleTable, Pid};
+use crate::processes::{Error, GroupMemory, Mapping, ModuleFiles, ModuleTable, Pid};
 
 /// Maximum time for reading the arenas of malloc: about 4 GiB of small chunks.
 const MAX_ARENA_TIME: Duration = Duration::from_secs(2);
@@ -24,8 +24,12 @@ pub struct ProcessScan {
     pub jvm: Option<JvmMemory>,
     /// Chunks of the C library's malloc, if they could be read.
     pub malloc: Option<Usage>,
+    /// Arenas of malloc, if they could be read.
+    pub arenas: Option<usize>,
     /// Number of threads.
     pub threads: usize,
+    /// Memory of the control group, if there is one.
+    pub control_group: Option<GroupMemory>,
     /// Structures that could not be read, with the reasons.
     pub unknown: Vec<String>,
 }
@@ -53,6 +57,8 @@ impl ProcessScan {
             kind: Kind::MallocLive,
             name: String::new(),
         }));
+        claims.extend(stacks::of_native_threads(pid, &mappings));
+        let number = arenas.as_ref().map(|arenas| arenas.arenas.len());
         let malloc = arenas.and_then(|arenas| {
             let failed = |reason| unknown.push(format!("malloc's chunks could not be read: {reason}"));
             arenas.total().map_err(failed).ok()
@@ -62,7 +68,8 @@ impl ProcessScan {
             let free = usage.free.trimmable.saturating_add(usage.free.kept);
             divide(&mut scan.rows, Kind::MallocLive, Kind::MallocFree, free);
         }
-        Ok(Self { scan, jvm, malloc, threads: threads(pid), unknown })
+        let control_group = GroupMemory::of(pid);
+        Ok(Self { scan, jvm, malloc, arenas: number, threads: threads(pid), control_group, unknown })
     }
 }
 
@@ -93,6 +100,11 @@ fn read_arenas(pid: Pid, mappings: &[Mapping]) -> Result<Option<glibc::Arenas>, 
     let (memory, pages) = open().map_err(|error| error.to_string())?;
     let memory = Timed { memory, end: Instant::now() + MAX_ARENA_TIME, is_late: Cell::new(false) };
     let read = glibc::read(&memory, &pages, mappings);
+    let has_break = mappings.iter().any(|mapping| mapping.path.as_os_str() == "[heap]");
+    if matches!(read, Err(glibc::Unknown::NoArena)) && !has_break {
+        // Its malloc has never been used: another allocator serves the program, or it has allocated nothing yet.
+        return Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }));
+    }
     if memory.is_late.get() {
         return Err(format!("it takes more than {} s", MAX_ARENA_TIME.as_secs()));
     }
@@ -118,7 +130,7 @@ impl<M: Memory> Memory for Timed<M> {
 
 fn of_jvm((range, kind, name): (Range<u64>, Kind, String)) -> Claim {
     // All stacks are one row.
-    let name = if kind == Kind::ThreadStacks { "Java threads".to_owned() } else { name };
+    let name = if kind == Kind::ThreadStacks { stacks::OF_JAVA.to_owned() } else { name };
     Claim { range, kind, name }
 }
 

@@ -32,9 +32,15 @@ impl MemoryLimit {
 }
 
 fn limits(pid: Pid) -> Vec<MemoryLimit> {
-    let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return Vec::new() };
+    let Some(groups) = groups(pid) else { return Vec::new() };
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| of_machine(&meminfo));
-    hierarchies(&cgroups).flat_map(|(root, path)| of_cgroups(&root, &path)).chain(machine).collect()
+    groups.iter().filter_map(|group| of_cgroup(group)).chain(machine).collect()
+}
+
+/// Folders of the control groups that account for a process's memory, the innermost first. `None` if it has ended.
+pub(super) fn groups(pid: Pid) -> Option<Vec<PathBuf>> {
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    Some(hierarchies(&cgroups).flat_map(|(root, path)| with_ancestors(&root, &path)).collect())
 }
 
 /// Mount point and path of each control group that can limit memory. Lines are `hierarchy:controllers:path` (cgroups(7)).
@@ -50,16 +56,15 @@ fn hierarchies(cgroups: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     })
 }
 
-/// Limits of a group and its ancestors, without those that have none.
-fn of_cgroups(root: &Path, path: &Path) -> Vec<MemoryLimit> {
+/// Folders of a group and its ancestors.
+fn with_ancestors(root: &Path, path: &Path) -> Vec<PathBuf> {
     if let Some(path) = path.to_str().filter(|path| cgroup_mounts::is_outside(path)) {
         let Some((mount, folder)) = cgroup_mounts::find(path) else { return Vec::new() };
         let groups = folder.ancestors().take_while(|group| group.starts_with(&mount));
-        return groups.filter_map(of_cgroup).collect();
+        return groups.map(Path::to_owned).collect();
     }
     let is_hostile = path.components().any(|part| part.as_os_str() == "..");
-    let groups = path.ancestors().filter(|_| !is_hostile).map(|group| root.join(group));
-    groups.filter_map(|group| of_cgroup(&group)).collect()
+    path.ancestors().filter(|_| !is_hostile).map(|group| root.join(group)).collect()
 }
 
 fn of_cgroup(folder: &Path) -> Option<MemoryLimit> {
@@ -108,14 +113,17 @@ mod tests {
         write("outer/memory.current", "900\n");
         write("outer/inner/memory.max", "max\n");
         write("outer/inner/memory.current", "800\n");
-        let limits = of_cgroups(root.path(), Path::new("outer/inner"));
-        assert_eq!(limits, [MemoryLimit { is_cgroup: true, limit: 1000, available: 100 }]);
+        let limits = |path: &str| -> Vec<_> {
+            let groups = with_ancestors(root.path(), Path::new(path));
+            groups.iter().filter_map(|group| of_cgroup(group)).collect()
+        };
+        assert_eq!(limits("outer/inner"), [MemoryLimit { is_cgroup: true, limit: 1000, available: 100 }]);
         write("outer/inner/memory.limit_in_bytes", "500\n");
         write("outer/inner/memory.usage_in_bytes", "600\n");
         fs::remove_file(group.join("memory.max")).unwrap();
         fs::remove_file(group.join("memory.current")).unwrap();
-        assert_eq!(of_cgroups(root.path(), Path::new("outer/inner")).len(), 2);
-        assert_eq!(of_cgroups(root.path(), Path::new("../outer")), []);
+        assert_eq!(limits("outer/inner").len(), 2);
+        assert_eq!(limits("../outer"), []);
     }
 
     #[test]

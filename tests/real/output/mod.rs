@@ -6,6 +6,7 @@ mod doctor;
 mod formats;
 mod heap_profiles;
 mod hostile_output;
+mod memory;
 mod pages;
 mod progress;
 mod saved_profiles;

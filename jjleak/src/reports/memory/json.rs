@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json as value};
 
 use super::{Change, MemoryReport};
+use crate::diagnosis::Finding;
 use crate::memory::{Kind, ProcessScan};
+use crate::processes::GroupMemory;
 
 /// Version of the document.
 const SCHEMA: u32 = 1;
@@ -26,10 +28,35 @@ pub fn json(report: &MemoryReport<'_>) -> String {
         "grown_bytes": report.grown(),
         "pss_bytes": scan.proportional,
         "swap_bytes": scan.swapped,
+        "cgroup": report.scan.control_group.as_ref().map(group),
         "rows": rows,
+        "diagnosis": report.findings().iter().map(finding).collect::<Vec<_>>(),
         "unknown": report.scan.unknown,
     });
     format!("{document}\n")
+}
+
+fn finding(finding: &Finding) -> Value {
+    value!({
+        "cause": finding.cause.name(),
+        "grown_bytes": finding.bytes,
+        "confidence": finding.confidence,
+        "evidence": finding.evidence,
+        "to_do": finding.to_do,
+    })
+}
+
+fn group(group: &GroupMemory) -> Value {
+    value!({
+        "current_bytes": group.current,
+        "anon_bytes": group.anonymous,
+        "file_bytes": group.file,
+        "shmem_bytes": group.shared,
+        "sock_bytes": group.sockets,
+        "slab_bytes": group.slab,
+        "kernel_stack_bytes": group.kernel_stacks,
+        "pagetables_bytes": group.page_tables,
+    })
 }
 
 fn row(scan: &ProcessScan, change: &Change<'_>) -> Value {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::diagnosis::{Finding, diagnose};
 use crate::memory::{Kind, ProcessScan};
 use crate::processes::Process;
 
@@ -62,6 +63,12 @@ impl MemoryReport<'_> {
             grown: difference(0, before),
         }));
         changes
+    }
+
+    /// Causes of the growth since the first scan; empty for the first.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let pid = self.process.pid.number().get();
+        self.first.map_or_else(Vec::new, |(first, elapsed)| diagnose(first, self.scan, elapsed, pid))
     }
 
     /// Change of the resident memory since the first scan.

@@ -4,11 +4,14 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::{Change, MemoryReport};
+use crate::diagnosis::Finding;
 use crate::memory::{Kind, ProcessScan};
 use crate::render::{duration, grouped, humane_bytes, percent, printable};
 
 /// Maximum number of rows, so that a report fits a terminal of 25 lines.
-const MAX_ROWS: usize = 18;
+const MAX_ROWS: usize = 16;
+/// Maximum number of causes.
+const MAX_FINDINGS: usize = 2;
 /// Maximum number of kinds in the first line.
 const MAX_NAMED: usize = 3;
 /// Maximum length of a name in a row.
@@ -18,6 +21,9 @@ const MAX_NAME_CHARS: usize = 48;
 #[must_use]
 pub fn text(report: &MemoryReport<'_>) -> String {
     let mut text = headline(report);
+    for finding in report.findings().iter().take(MAX_FINDINGS) {
+        write_finding(&mut text, finding);
+    }
     let changes = report.changes();
     let (shown, folded) = changes.split_at(changes.len().min(MAX_ROWS));
     for change in shown {
@@ -31,6 +37,19 @@ pub fn text(report: &MemoryReport<'_>) -> String {
         let _ = writeln!(text, "unknown: {}", printable(unknown));
     }
     text
+}
+
+/// A line for the cause, and one for the next step.
+fn write_finding(text: &mut String, finding: &Finding) {
+    let share = if finding.confidence > 0. {
+        format!(" ({:.0} % of the growth)", finding.confidence * 100.)
+    } else {
+        String::new()
+    };
+    let _ = writeln!(text, "cause: {}{share}: {}", finding.cause.words(), finding.evidence.join("; "));
+    if !finding.to_do.is_empty() {
+        let _ = writeln!(text, "to do: {}", finding.to_do);
+    }
 }
 
 fn headline(report: &MemoryReport<'_>) -> String {

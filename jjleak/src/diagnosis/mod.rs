@@ -1,0 +1,366 @@
+//! Why a process grows: the causes, from two scans of its memory.
+//!
+//! In: the first and the last [`ProcessScan`]. Out: causes with their evidence, the one that explains most of the growth first.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use crate::memory::hotspot::Classes;
+use crate::memory::{Kind, ProcessScan, Row};
+use crate::processes::GroupMemory;
+use crate::render::{duration, humane_bytes, printable};
+
+/// Growth that is worth a diagnosis, in bytes and as a share of what was resident.
+const MIN_GROWTH: u64 = 1 << 20;
+const MIN_SHARE: f64 = 0.01;
+/// Share of the growth from which on a kind of memory is a cause of it.
+const CAUSE: f64 = 0.25;
+/// Minimum number of threads or loaders that count as growth.
+const MIN_MORE: u64 = 10;
+/// Cause of growth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The program allocates native memory and keeps it.
+    NativeLeak,
+    /// malloc keeps free memory.
+    Retention,
+    /// The Java heap.
+    JavaHeap,
+    /// Classes and their loaders.
+    ClassLoaders,
+    /// Threads.
+    Threads,
+    /// Shared memory.
+    SharedMemory,
+    /// Mapped files.
+    MappedFiles,
+    /// Anonymous memory that is not malloc's.
+    OwnPool,
+    /// Compiled code and other memory of the JVM.
+    JvmInternal,
+    /// Page cache of the control group.
+    PageCache,
+    /// Memory of the kernel, charged to the control group.
+    Kernel,
+    /// It does not grow.
+    None,
+    /// What grows cannot be told.
+    Unknown,
+}
+
+impl Cause {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NativeLeak => "native_leak",
+            Self::Retention => "retention",
+            Self::JavaHeap => "java_heap",
+            Self::ClassLoaders => "class_loaders",
+            Self::Threads => "threads",
+            Self::SharedMemory => "shared_memory",
+            Self::MappedFiles => "mapped_files",
+            Self::OwnPool => "own_pool",
+            Self::JvmInternal => "jvm_internal",
+            Self::PageCache => "page_cache",
+            Self::Kernel => "kernel",
+            Self::None => "none",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Words for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::NativeLeak => "native memory that is allocated and not freed",
+            Self::Retention => "free memory that malloc keeps",
+            Self::JavaHeap => "Java heap",
+            Self::ClassLoaders => "classes and class loaders",
+            Self::Threads => "threads",
+            Self::SharedMemory => "shared memory",
+            Self::MappedFiles => "mapped files",
+            Self::OwnPool => "anonymous memory that is not malloc's",
+            Self::JvmInternal => "memory of the JVM itself",
+            Self::PageCache => "page cache of the control group",
+            Self::Kernel => "kernel memory of the control group",
+            Self::None => "it does not grow",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A cause, with its evidence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// The cause.
+    pub cause: Cause,
+    /// Growth that it explains, in bytes.
+    pub bytes: u64,
+    /// Share of the growth that it explains, at most 1.
+    pub confidence: f64,
+    /// Observations.
+    pub evidence: Vec<String>,
+    /// Next step; empty if there is none.
+    pub to_do: String,
+}
+
+/// Growth between two scans.
+struct Growth<'a> {
+    first: &'a ProcessScan,
+    last: &'a ProcessScan,
+    pid: u32,
+}
+
+/// Causes of the growth between two scans of a process, the largest first; at least one.
+#[must_use]
+pub fn diagnose(first: &ProcessScan, last: &ProcessScan, elapsed: Duration, pid: u32) -> Vec<Finding> {
+    let growth = Growth { first, last, pid };
+    let grown = last.scan.resident.saturating_sub(first.scan.resident);
+    let enough = MIN_GROWTH.max(share_of(first.scan.resident, MIN_SHARE));
+    let mut findings = if grown < enough { Vec::new() } else { growth.of_process(grown) };
+    findings.extend(growth.of_control_group(grown, enough));
+    findings.sort_by_key(|finding| Reverse(finding.bytes));
+    if findings.is_empty() {
+        findings.push(growth.nothing(grown, enough, elapsed));
+    }
+    findings
+}
+
+impl Growth<'_> {
+    fn of_process(&self, grown: u64) -> Vec<Finding> {
+        let found = [
+            self.native(),
+            self.retention(),
+            self.java_heap(),
+            self.classes(),
+            self.threads(),
+            self.kind(Cause::SharedMemory, &[Kind::Shared], "ls -l /dev/shm; ipcs -m"),
+            self.kind(Cause::MappedFiles, &[Kind::File], &format!("jjleak --mmap=files -p {}", self.pid)),
+            self.kind(Cause::JvmInternal, &[Kind::Code, Kind::Gc, Kind::Cds], &self.profile()),
+            self.own_pool(),
+        ];
+        let causes = found.into_iter().flatten();
+        let share = |finding: &Finding| ratio(finding.bytes, grown);
+        causes
+            .filter(|finding| share(finding) >= CAUSE)
+            .map(|finding| Finding { confidence: share(&finding).min(1.), ..finding })
+            .collect()
+    }
+
+    /// Growth of kinds of memory; 0 if they shrink.
+    fn of(&self, kinds: &[Kind]) -> u64 {
+        let sum = |scan: &ProcessScan| -> u64 {
+            scan.scan.rows.iter().filter(|row| kinds.contains(&row.kind)).map(|row| row.resident).sum()
+        };
+        sum(self.last).saturating_sub(sum(self.first))
+    }
+
+    fn profile(&self) -> String {
+        format!("jjleak -p {}", self.pid)
+    }
+
+    fn kind(&self, cause: Cause, kinds: &[Kind], to_do: &str) -> Option<Finding> {
+        let bytes = self.of(kinds);
+        let largest = self.largest_rows(kinds);
+        finding(cause, bytes, largest, to_do)
+    }
+
+    /// The rows of these kinds that have grown most.
+    fn largest_rows(&self, kinds: &[Kind]) -> Vec<String> {
+        const MOST: usize = 3;
+        let before = |name: &str, kind: Kind| {
+            let rows = self.first.scan.rows.iter();
+            rows.filter(|row| row.kind == kind && row.name == name).map(|row| row.resident).sum::<u64>()
+        };
+        let of_kinds = self.last.scan.rows.iter().filter(|row| kinds.contains(&row.kind));
+        let mut rows: Vec<_> = of_kinds
+            .map(|row| (row.resident.saturating_sub(before(&row.name, row.kind)), row))
+            .filter(|(grown, _)| *grown > 0)
+            .collect();
+        rows.sort_by_key(|(grown, _)| Reverse(*grown));
+        let words = |(grown, row): &(u64, &Row)| {
+            let name = if row.name.is_empty() { row.kind.words() } else { &row.name };
+            format!("{}: +{}", printable(name), bytes(*grown))
+        };
+        rows.iter().take(MOST).map(words).collect()
+    }
+
+    /// Chunks in use grow.
+    fn native(&self) -> Option<Finding> {
+        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
+        let grown = last.live.bytes.saturating_sub(first.live.bytes).min(self.of(&[Kind::MallocLive]));
+        let more = last.live.count.saturating_sub(first.live.count);
+        let evidence = vec![format!("chunks in use: +{} in {more} more chunks", bytes(grown))];
+        finding(Cause::NativeLeak, grown, evidence, &self.profile())
+    }
+
+    /// Free chunks grow, or stay resident between chunks in use.
+    fn retention(&self) -> Option<Finding> {
+        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
+        let grown = last.free.resident().saturating_sub(first.free.resident());
+        let mut evidence = vec![format!("free and resident: +{}", bytes(grown))];
+        evidence.push(format!("a trim would return {}", bytes(last.free.trimmable)));
+        if let Some(arenas) = self.last.arenas.filter(|arenas| *arenas > 1) {
+            evidence.push(format!("{arenas} arenas for {} threads", self.last.threads));
+        }
+        let to_do = if self.last.jvm.is_some() {
+            format!(
+                "jcmd {} System.trim_native_heap (JDK 18 and later), or start it with MALLOC_ARENA_MAX=2",
+                self.pid
+            )
+        } else {
+            "start it with MALLOC_ARENA_MAX=2, call malloc_trim(0), or use jemalloc".to_owned()
+        };
+        finding(Cause::Retention, grown, evidence, &to_do)
+    }
+
+    fn java_heap(&self) -> Option<Finding> {
+        let grown = self.of(&[Kind::JavaHeap]);
+        let (first, last) = (&self.first.jvm.as_ref()?.heap, &self.last.jvm.as_ref()?.heap);
+        let mut evidence = vec![format!("resident Java heap: +{}", bytes(grown))];
+        if let (Ok(used), Ok(committed)) = (last.used, last.committed) {
+            evidence.push(format!("{} used of {} committed", bytes(used), bytes(committed)));
+        }
+        let after = (first.used_after_collection, last.used_after_collection);
+        let is_kept = match after {
+            (Ok(before), Ok(now)) => {
+                evidence.push(format!(
+                    "used after the last collection: {}, then {}",
+                    bytes(before),
+                    bytes(now)
+                ));
+                now.saturating_sub(before) >= share_of(grown, CAUSE)
+            }
+            _ => false,
+        };
+        let to_do = if is_kept {
+            format!("jcmd {} GC.heap_dump FILE: what is kept survives collections", self.pid)
+        } else {
+            format!(
+                "jcmd {} GC.class_histogram; -Xmx limits it, and garbage counts until it is collected",
+                self.pid
+            )
+        };
+        finding(Cause::JavaHeap, grown, evidence, &to_do)
+    }
+
+    fn classes(&self) -> Option<Finding> {
+        let grown = self.of(&[Kind::Metaspace, Kind::ClassSpace]);
+        let (first, last) = (&self.first.jvm.as_ref()?.classes, &self.last.jvm.as_ref()?.classes);
+        let loaded = |classes: &Classes| Some(classes.loaded.ok()?.saturating_sub(classes.unloaded.ok()?));
+        let mut evidence = vec![format!("metaspace: +{}", bytes(grown))];
+        if let (Some(before), Some(now)) = (loaded(first), loaded(last)) {
+            evidence.push(format!("loaded classes: {before}, then {now}"));
+        }
+        if let (Ok(before), Ok(now)) = (first.loaders, last.loaders) {
+            evidence.push(format!("class loaders: {before}, then {now}"));
+        }
+        let to_do = format!("jcmd {} VM.classloader_stats", self.pid);
+        finding(Cause::ClassLoaders, grown, evidence, &to_do)
+    }
+
+    /// More threads, and what their stacks take.
+    fn threads(&self) -> Option<Finding> {
+        let (before, now) = (self.first.threads as u64, self.last.threads as u64);
+        let grown = self.of(&[Kind::ThreadStacks]);
+        let more = now.saturating_sub(before);
+        let is_cause = more >= MIN_MORE.max(before / 4);
+        let evidence = vec![format!("threads: {before}, then {now}"), format!("stacks: +{}", bytes(grown))];
+        finding(Cause::Threads, grown, evidence, &self.profile()).filter(|_| is_cause)
+    }
+
+    /// Anonymous memory grows that neither malloc nor a JVM claims.
+    fn own_pool(&self) -> Option<Finding> {
+        let kinds = [Kind::Anonymous, Kind::Brk];
+        let knew_malloc = self.first.malloc.is_some() == self.last.malloc.is_some();
+        let knew_jvm = self.first.jvm.is_some() == self.last.jvm.is_some();
+        let cause = if knew_malloc && knew_jvm && self.last.unknown.is_empty() {
+            Cause::OwnPool
+        } else {
+            // It may be malloc's.
+            Cause::Unknown
+        };
+        let to_do = format!("jjleak --mmap -p {}", self.pid);
+        finding(cause, self.of(&kinds), self.largest_rows(&kinds), &to_do)
+    }
+
+    /// The control group grows more than the process.
+    fn of_control_group(&self, grown: u64, enough: u64) -> Vec<Finding> {
+        let (Some(first), Some(last)) = (self.first.control_group, self.last.control_group) else {
+            return Vec::new();
+        };
+        let beyond = last.current.saturating_sub(first.current).saturating_sub(grown);
+        if beyond < enough.max(share_of(grown, 1.)) {
+            return Vec::new();
+        }
+        let cache = (last.file - last.shared.min(last.file))
+            .saturating_sub(first.file - first.shared.min(first.file));
+        let kernel =
+            |group: &GroupMemory| group.slab + group.kernel_stacks + group.page_tables + group.sockets;
+        let kernel_grown = kernel(&last).saturating_sub(kernel(&first));
+        let evidence = |what: &str, by: u64| {
+            vec![format!(
+                "control group: +{}, of which {what} +{}",
+                bytes(last.current - first.current),
+                bytes(by)
+            )]
+        };
+        let found = [
+            finding(
+                Cause::PageCache,
+                cache.min(beyond),
+                evidence("page cache", cache),
+                "nothing: the kernel reclaims it when memory is needed",
+            ),
+            finding(
+                Cause::Kernel,
+                kernel_grown.min(beyond),
+                evidence("kernel memory", kernel_grown),
+                "slabtop; ss -m",
+            ),
+        ];
+        let causes = found.into_iter().flatten().filter(|finding| finding.bytes >= enough);
+        causes
+            .map(|finding| Finding { confidence: ratio(finding.bytes, beyond).min(1.), ..finding })
+            .collect()
+    }
+
+    fn nothing(&self, grown: u64, enough: u64, elapsed: Duration) -> Finding {
+        let shown = self.last.scan.resident.abs_diff(self.first.scan.resident);
+        let sign = if self.last.scan.resident < self.first.scan.resident { '-' } else { '+' };
+        let (cause, to_do) = if grown < enough {
+            (Cause::None, "watch it for longer: jjleak memory takes an interval in seconds".to_owned())
+        } else {
+            (Cause::Unknown, self.profile())
+        };
+        let evidence = vec![format!("RSS {sign}{} in {}", bytes(shown), duration(elapsed))];
+        Finding { cause, bytes: grown, confidence: 0., evidence, to_do }
+    }
+}
+
+fn finding(cause: Cause, bytes: u64, evidence: Vec<String>, to_do: &str) -> Option<Finding> {
+    (bytes > 0).then(|| Finding { cause, bytes, confidence: 0., evidence, to_do: to_do.to_owned() })
+}
+
+fn bytes(bytes: u64) -> String {
+    humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} B"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0. } else { part as f64 / whole as f64 }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a threshold"
+)]
+fn share_of(bytes: u64, share: f64) -> u64 {
+    (bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+use super::*;
+use crate::memory::glibc::{Chunks, Free, Usage};
+use crate::memory::{Row, Scan};
+
+const MIB: u64 = 1 << 20;
+
+/// A scan with these rows, in MiB.
+fn scan(rows: &[(Kind, &str, u64)]) -> ProcessScan {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(kind, name, mib)| Row { kind: *kind, name: (*name).to_owned(), resident: mib * MIB })
+        .collect();
+    let resident = rows.iter().map(|row| row.resident).sum();
+    ProcessScan {
+        scan: Scan { resident, proportional: resident, swapped: 0, rows },
+        jvm: None,
+        malloc: None,
+        arenas: None,
+        threads: 4,
+        control_group: None,
+        unknown: Vec::new(),
+    }
+}
+
+/// A scan of a process with so many MiB of chunks in use, and free ones that are resident.
+fn with_malloc(live: u64, free: u64) -> ProcessScan {
+    let usage = Usage {
+        live: Chunks { count: live * 10, bytes: live * MIB },
+        free: Free { trimmable: free * MIB, ..Free::default() },
+        ..Usage::default()
+    };
+    let rows = [(Kind::MallocLive, "", live), (Kind::MallocFree, "", free), (Kind::File, "/lib/a.so", 5)];
+    ProcessScan { malloc: Some(usage), arenas: Some(8), ..scan(&rows) }
+}
+
+fn causes(first: &ProcessScan, last: &ProcessScan) -> Vec<Cause> {
+    let found = diagnose(first, last, Duration::from_secs(30), 42);
+    assert!(found.iter().all(|finding| (0. ..=1.).contains(&finding.confidence)), "{found:?}");
+    found.into_iter().map(|finding| finding.cause).collect()
+}
+
+#[test]
+fn what_malloc_has_and_what_it_keeps_are_two_causes() {
+    assert_eq!(causes(&with_malloc(10, 2), &with_malloc(60, 3)), [Cause::NativeLeak]);
+    assert_eq!(causes(&with_malloc(10, 2), &with_malloc(11, 90)), [Cause::Retention]);
+    assert_eq!(causes(&with_malloc(10, 2), &with_malloc(40, 52)), [Cause::Retention, Cause::NativeLeak]);
+}
+
+#[test]
+fn mappings_are_told_apart() {
+    let with = |kind, mib| scan(&[(kind, "/dev/shm/a", mib), (Kind::Other, "", 20)]);
+    for (kind, cause) in [
+        (Kind::File, Cause::MappedFiles),
+        (Kind::Shared, Cause::SharedMemory),
+        (Kind::Anonymous, Cause::OwnPool),
+        (Kind::Code, Cause::JvmInternal),
+    ] {
+        assert_eq!(causes(&with(kind, 10), &with(kind, 90)), [cause]);
+    }
+}
+
+#[test]
+fn anonymous_memory_may_be_an_allocators_that_could_not_be_read() {
+    let first = scan(&[(Kind::Anonymous, "", 10)]);
+    let last = ProcessScan { unknown: vec!["no arena".to_owned()], ..scan(&[(Kind::Anonymous, "", 90)]) };
+    assert_eq!(causes(&first, &last), [Cause::Unknown]);
+}
+
+#[test]
+fn threads_are_a_cause_beside_what_their_stacks_take() {
+    let with = |threads, mib| ProcessScan { threads, ..scan(&[(Kind::ThreadStacks, "", mib)]) };
+    assert_eq!(causes(&with(10, 1), &with(400, 40)), [Cause::Threads]);
+    assert_eq!(causes(&with(10, 1), &with(11, 40)), [Cause::Unknown]);
+}
+
+#[test]
+fn a_process_that_does_not_grow_has_no_cause_unless_its_control_group_grows() {
+    let steady = with_malloc(100, 10);
+    assert_eq!(causes(&steady, &steady), [Cause::None]);
+    let group = |file, slab| GroupMemory {
+        current: (100 + file + slab) * MIB,
+        file: file * MIB,
+        slab: slab * MIB,
+        ..GroupMemory::default()
+    };
+    let with = |file, slab| ProcessScan { control_group: Some(group(file, slab)), ..steady.clone() };
+    assert_eq!(causes(&with(1, 1), &with(90, 1)), [Cause::PageCache]);
+    assert_eq!(causes(&with(1, 1), &with(1, 90)), [Cause::Kernel]);
+}

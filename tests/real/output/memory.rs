@@ -1,0 +1,60 @@
+//! `jjleak memory`: rows add up, and the cause of growth is named.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::bounded::SOON;
+use crate::support::compile;
+use crate::support::jjleak::Ended;
+use crate::support::lines::Lines;
+use crate::support::process::Process;
+
+/// Scans a process twice.
+fn scanned(pid: u32) -> Vec<Value> {
+    let ended = Ended::of(["memory", "-p", &pid.to_string(), "2", "1", "--format", "json"]).assert_done();
+    ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn sum_of_rows(report: &Value) -> u64 {
+    report["rows"].as_array().unwrap().iter().map(|row| row["resident_bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_native_leak_is_the_cause_of_growth() {
+    let mut command = Command::new(compile::paced());
+    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
+    let mut stdin = process.stdin.take().unwrap();
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(stdin, "run 6000").unwrap();
+
+    let reports = scanned(process.id());
+
+    let [first, last] = &reports[..] else { panic!("two scans: {reports:?}") };
+    for report in [first, last] {
+        assert_eq!(sum_of_rows(report), report["rss_bytes"].as_u64().unwrap());
+        assert_eq!(report["unknown"], Value::Array(Vec::new()));
+    }
+    assert_eq!(first["diagnosis"], Value::Array(Vec::new()));
+    let cause = &last["diagnosis"][0];
+    assert_eq!(cause["cause"], "native_leak", "{last}");
+    assert!(cause["confidence"].as_f64().unwrap() > 0.9, "{cause}");
+    assert_eq!(cause["to_do"], format!("jjleak -p {}", process.id()));
+}
+
+#[test]
+fn a_process_that_waits_does_not_grow() {
+    let process = Process::spawn(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()));
+
+    let reports = scanned(process.id());
+
+    assert_eq!(reports[1]["diagnosis"][0]["cause"], "none", "{}", reports[1]);
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_an_error() {
+    let ended = Ended::of(["memory", "-p", "4194303"]);
+    assert_eq!(ended.status.code(), Some(4), "{:#?}", ended.stderr);
+}
