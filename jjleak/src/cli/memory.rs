@@ -11,6 +11,7 @@ use super::Failure;
 use super::args::parse_interval;
 use super::failure::OTHER;
 use super::signals;
+use crate::diagnosis::ARENA_TIME;
 use crate::memory::ProcessScan;
 use crate::processes::{Pid, Process};
 use crate::reports::memory::{MemoryReport, json, text};
@@ -43,7 +44,7 @@ pub(super) fn scan(args: &MemoryArgs) -> Result<(), Failure> {
     let interrupt = signals::watch().map_err(|error| failed(&error))?;
     let pid = Pid::new(args.pid).ok_or_else(|| Failure::new(OTHER, "PID 0", "name a process"))?;
     let process = Process::open(pid)?;
-    let first = ProcessScan::of(pid)?;
+    let first = ProcessScan::of(pid, ARENA_TIME)?;
     let begun = Instant::now();
     let write = |scan: &ProcessScan, first: Option<(&ProcessScan, Duration)>| {
         let report = MemoryReport { process: &process, taken_at: Timestamp::now(), scan, first };
@@ -58,7 +59,7 @@ pub(super) fn scan(args: &MemoryArgs) -> Result<(), Failure> {
     let runtime = Builder::new_current_thread().enable_time().build().map_err(|error| failed(&error))?;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         let is_interrupted = runtime.block_on(wait(interval, &interrupt));
-        let scan = ProcessScan::of(pid)?;
+        let scan = ProcessScan::of(pid, ARENA_TIME)?;
         if !write(&scan, Some((&first, begun.elapsed()))) || is_interrupted {
             break;
         }

@@ -60,11 +60,15 @@ impl Bound {
         self.schedule.is_time_critical(Instant::now())
     }
 
-    /// Bound at which frees could be followed, in percent; `None` if they are.
+    /// Bound at which frees could be followed, in percent; `None` if they are, or if it is no use as a bound: the process itself
+    /// hardly computes.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is not negative")]
     pub fn needed_percent(&self) -> Option<u32> {
-        self.schedule.needed_share().map(|share| (share * 100.).ceil() as u32)
+        /// Share from which on a bound is no use.
+        const NO_BOUND: f64 = 10.;
+        let share = self.schedule.needed_share().filter(|share| *share < NO_BOUND)?;
+        Some((share * 100.).ceil() as u32)
     }
 
     /// CPU time that profiling has taken of the process so far.

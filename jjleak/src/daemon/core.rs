@@ -196,6 +196,7 @@ impl Shared {
                         Err(format!("cannot create a thread: {error}")),
                         false,
                         None,
+                        None,
                     );
                 }
             }
@@ -266,8 +267,8 @@ impl Core {
                 }
                 self.record(finding);
             }
-            Message::Ended { pid, start_time, outcome, is_too_costly, runs } => {
-                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref());
+            Message::Ended { pid, start_time, outcome, is_too_costly, runs, growth } => {
+                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref(), growth.as_deref());
             }
         }
     }
@@ -302,6 +303,7 @@ impl Core {
         outcome: Result<Option<Finding>, String>,
         is_too_costly: bool,
         runs: Option<&str>,
+        growth: Option<&str>,
     ) {
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
@@ -329,13 +331,13 @@ impl Core {
             // Report the merged finding: an earlier profile may have had a verdict that this one lacks.
             Ok(Some(finding)) => {
                 let finding = self.record(finding);
-                self.tell(&finding, is_too_costly, &name);
+                self.tell(&finding, is_too_costly, &name, growth);
             }
         }
     }
 
     /// Logs the outcome of a run for the process with this name.
-    fn tell(&mut self, finding: &Finding, is_too_costly: bool, name: &str) {
+    fn tell(&mut self, finding: &Finding, is_too_costly: bool, name: &str, growth: Option<&str>) {
         let watched = self.watcher.same(finding.pid, finding.start_time);
         let grows = watched.as_ref().is_some_and(|watched| watched.case.trend().growth() > 0.);
         let outcome = Outcome::of(finding, is_too_costly, grows);
@@ -343,6 +345,7 @@ impl Core {
             Some(watched) => outcome.with_memory(watched),
             None => outcome,
         };
+        let outcome = outcome.with_growth(growth);
         outcome.with_report(&self.config.http.listen, finding.verdict_profile.as_ref()).log(name);
     }
 

@@ -84,6 +84,13 @@ impl Outcome {
         Self { memory, ..self }
     }
 
+    /// Adds what grew while it was profiled, and why.
+    pub(super) fn with_growth(self, growth: Option<&str>) -> Self {
+        let Some(growth) = growth else { return self };
+        let memory = format!("{}; {growth}", self.memory);
+        Self { memory, ..self }
+    }
+
     /// Adds the address of the report.
     pub(super) fn with_report(self, listen: &ListenAddress, profile: Option<&Id>) -> Self {
         let Some(id) = profile else { return self };

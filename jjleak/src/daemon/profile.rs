@@ -19,6 +19,7 @@ use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
 use super::service;
 use crate::analyze::{Rules, Selection, SortBy};
+use crate::diagnosis::{ARENA_TIME, Growing};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
 use crate::profile::Profile;
@@ -154,6 +155,8 @@ pub enum Message {
         is_too_costly: bool,
         /// What the process runs: the main class or jar of a JVM, or the program.
         runs: Option<String>,
+        /// What grew while it was profiled, and why; `None` if nothing did, or it could not be read.
+        growth: Option<String>,
     },
 }
 
@@ -198,6 +201,7 @@ impl Job {
             reading.apply_to_thread();
             // Reading a process's memory can block, like all else in this thread.
             let runs = service::runs(order.pid);
+            let before = Growing::begin(order.pid, ARENA_TIME);
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
             let cost_limit = Mutex::new(order.max_overhead.map(CostLimit::new));
@@ -242,10 +246,12 @@ impl Job {
                 push(&pusher, id, &history);
             }
             // The receiver is gone if the daemon has ended.
+            let growth = before.and_then(|before| before.grown()?.in_words());
             let outcome = outcome.map(|()| last);
             let Order { pid, start_time, .. } = order;
             let is_too_costly = was_too_costly.load(Ordering::Relaxed);
-            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome, is_too_costly, runs });
+            let ended = Message::Ended { pid, start_time, outcome, is_too_costly, runs, growth };
+            let _ = messages.blocking_send(ended);
             memory::trim();
         })?;
         let Order { pid, start_time, .. } = order;
@@ -358,5 +364,6 @@ pub fn options() -> Options {
         rules: Rules::default(),
         inverted: false,
         view: String::new(),
+        growth: Vec::new(),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! In: the first and the last [`ProcessScan`]. Out: causes with their evidence, the one that explains most of the growth first.
 
+mod growing;
+
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -9,6 +11,11 @@ use crate::memory::hotspot::Classes;
 use crate::memory::{Kind, ProcessScan, Row};
 use crate::processes::GroupMemory;
 use crate::render::{duration, humane_bytes, printable};
+
+pub use growing::{Growing, Grown};
+
+/// Maximum time for reading the arenas of malloc, where nothing waits for it.
+pub const ARENA_TIME: Duration = Duration::from_secs(2);
 
 /// Growth that is worth a diagnosis, in bytes and as a share of what was resident.
 const MIN_GROWTH: u64 = 1 << 20;

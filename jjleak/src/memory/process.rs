@@ -12,9 +12,6 @@ use crate::file_content::Content;
 use crate::jvm::{self, Memory, ProcessMemory, Symbols};
 use crate::processes::{Error, GroupMemory, Mapping, ModuleFiles, ModuleTable, Pid};
 
-/// Maximum time for reading the arenas of malloc: about 4 GiB of small chunks.
-const MAX_ARENA_TIME: Duration = Duration::from_secs(2);
-
 /// Resident memory of a process, and what is known of its use.
 #[derive(Debug, Clone)]
 pub struct ProcessScan {
@@ -22,7 +19,7 @@ pub struct ProcessScan {
     pub scan: Scan,
     /// The JVM, if there is one and its description could be read.
     pub jvm: Option<JvmMemory>,
-    /// Chunks of the C library's malloc, if they could be read.
+    /// Chunks of the C library's malloc, if they could be read; with those that have a mapping of their own.
     pub malloc: Option<Usage>,
     /// Arenas of malloc, if they could be read.
     pub arenas: Option<usize>,
@@ -35,19 +32,20 @@ pub struct ProcessScan {
 }
 
 impl ProcessScan {
-    /// Scans a process. Nothing in it is stopped, run or made resident.
+    /// Scans a process. Nothing in it is stopped, run or made resident. Reading the arenas of malloc takes at most `arena_time`:
+    /// a second for about 2 GiB of small chunks.
     ///
     /// # Errors
     ///
     /// The process has ended, has no memory of its own, or must not be read.
-    pub fn of(pid: Pid) -> Result<Self, Error> {
+    pub fn of(pid: Pid, arena_time: Duration) -> Result<Self, Error> {
         let mappings = Mapping::all(pid)?;
         let mut unknown = Vec::new();
         let jvm = read_jvm(pid, &mappings).unwrap_or_else(|reason| {
             unknown.push(format!("the JVM's structures could not be read: {reason}"));
             None
         });
-        let arenas = read_arenas(pid, &mappings).unwrap_or_else(|reason| {
+        let arenas = read_arenas(pid, &mappings, arena_time).unwrap_or_else(|reason| {
             unknown.push(format!("malloc's arenas could not be read: {reason}"));
             None
         });
@@ -61,7 +59,11 @@ impl ProcessScan {
         let number = arenas.as_ref().map(|arenas| arenas.arenas.len());
         let malloc = arenas.and_then(|arenas| {
             let failed = |reason| unknown.push(format!("malloc's chunks could not be read: {reason}"));
-            arenas.total().map_err(failed).ok()
+            let mut usage = arenas.total().map_err(failed).ok()?;
+            if let Some(mapped) = arenas.mapped.filter(|mapped| !mapped.ranges.is_empty()) {
+                usage.live += mapped.chunks;
+            }
+            Some(usage)
         });
         let mut scan = Scan::of(pid, &claims)?;
         if let Some(usage) = &malloc {
@@ -88,7 +90,7 @@ fn read_jvm(pid: Pid, mappings: &[Mapping]) -> Result<Option<JvmMemory>, String>
 }
 
 /// Arenas of the C library; `None` if the process does not map it.
-fn read_arenas(pid: Pid, mappings: &[Mapping]) -> Result<Option<glibc::Arenas>, String> {
+fn read_arenas(pid: Pid, mappings: &[Mapping], time: Duration) -> Result<Option<glibc::Arenas>, String> {
     let is_c_library = |mapping: &Mapping| {
         let name = mapping.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name == "libc.so.6" || name.starts_with("libc-2.")
@@ -98,7 +100,7 @@ fn read_arenas(pid: Pid, mappings: &[Mapping]) -> Result<Option<glibc::Arenas>, 
     }
     let open = || -> io::Result<_> { Ok((ProcessMemory::open(pid)?, ProcessPages::open(pid)?)) };
     let (memory, pages) = open().map_err(|error| error.to_string())?;
-    let memory = Timed { memory, end: Instant::now() + MAX_ARENA_TIME, is_late: Cell::new(false) };
+    let memory = Timed { memory, end: Instant::now() + time, is_late: Cell::new(false) };
     let read = glibc::read(&memory, &pages, mappings);
     let has_break = mappings.iter().any(|mapping| mapping.path.as_os_str() == "[heap]");
     if matches!(read, Err(glibc::Unknown::NoArena)) && !has_break {
@@ -106,7 +108,7 @@ fn read_arenas(pid: Pid, mappings: &[Mapping]) -> Result<Option<glibc::Arenas>, 
         return Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }));
     }
     if memory.is_late.get() {
-        return Err(format!("it takes more than {} s", MAX_ARENA_TIME.as_secs()));
+        return Err(format!("it takes more than {} ms", time.as_millis()));
     }
     read.map(Some).map_err(|error| error.to_string())
 }
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn rows_of_this_process_add_up_and_have_its_allocator() {
         let kept: Vec<Vec<u8>> = (0..1000).map(|_| vec![1; 5000]).collect();
-        let own = ProcessScan::of(Pid::new(std::process::id()).unwrap()).unwrap();
+        let own = ProcessScan::of(Pid::new(std::process::id()).unwrap(), Duration::from_secs(2)).unwrap();
         assert_eq!(own.scan.rows.iter().map(|row| row.resident).sum::<u64>(), own.scan.resident);
         assert!(own.jvm.is_none() && own.threads > 0);
         drop(kept);
@@ -171,8 +173,8 @@ mod tests {
             let timed = Timed { memory, end, is_late: Cell::new(false) };
             (timed.read(at, &mut [0; 8]), timed.is_late.get())
         };
-        assert_eq!(read(Instant::now() + MAX_ARENA_TIME * 60), (8, false));
-        assert_eq!(read(Instant::now().checked_sub(MAX_ARENA_TIME).unwrap()), (0, true));
+        assert_eq!(read(Instant::now() + Duration::from_secs(60)), (8, false));
+        assert_eq!(read(Instant::now().checked_sub(Duration::from_secs(1)).unwrap()), (0, true));
     }
 
     #[test]

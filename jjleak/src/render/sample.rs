@@ -35,6 +35,7 @@ pub(crate) fn options() -> Options {
         rules: Rules::default(),
         inverted: false,
         view: String::new(),
+        growth: Vec::new(),
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
     let headline = of_what_is_shown(&causes.headline(profile), &options.view);
     let mut head = vec![format!("[{time}] {}, {headline}", printable(&profile.process.to_string()))];
+    head.extend(options.growth.iter().map(|line| printable(line).into_owned()));
     let tail = tail(profile, options, &causes)?;
     let (body, stacks_of) = if is_judged(profile) {
         judged(profile, &causes, options.selection.top.min(LISTED))

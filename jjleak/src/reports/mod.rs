@@ -8,12 +8,16 @@ mod outputs;
 mod stream;
 mod trace;
 
+use std::time::{Duration, Instant};
+
 use jjleak_common::trace::Event;
 
 use crate::attach::Following;
+use crate::diagnosis::Growing;
 use crate::notices::{Progress, print};
 use crate::processes::Pid;
 use crate::profile::Profile;
+use crate::render::Format;
 use crate::session::{Notice, Observer, Step};
 use trace::Trace;
 
@@ -28,13 +32,32 @@ pub struct Reports {
     outputs: Option<Outputs>,
     trace: Trace,
     progress: Option<Progress>,
+    /// The only process, if the run is of one that runs already and somebody reads what grows in it.
+    pid: Option<Pid>,
+    /// Its growth.
+    growing: Option<Growing>,
+    /// Time of the next scan of its memory.
+    rests_until: Option<Instant>,
 }
+
+/// Maximum time for reading the arenas of malloc during a run, which waits for it.
+const ARENA_TIME: Duration = Duration::from_millis(100);
+/// Minimum time between scans, as a multiple of what one takes.
+const REST: u32 = 100;
 
 impl Reports {
     /// Nothing is opened before the run begins.
     #[must_use]
     pub fn new(plan: OutputPlan) -> Self {
-        Self { plan, outputs: None, trace: Trace::new(), progress: None }
+        Self {
+            plan,
+            outputs: None,
+            trace: Trace::new(),
+            progress: None,
+            pid: None,
+            growing: None,
+            rests_until: None,
+        }
     }
 
     /// Appends profiles to the file of all reports, if there is one, and prints nothing.
@@ -45,6 +68,20 @@ impl Reports {
     /// Prints reports that were only kept so far.
     pub fn print_kept(&mut self, profiles: &[Profile]) {
         self.outputs.iter_mut().for_each(|outputs| outputs.print_kept(profiles));
+    }
+
+    /// Scans the memory of the only process, unless that was done just now.
+    fn scan(&mut self, profiles: &[Profile], is_last: bool) {
+        let (Some(growing), [profile], Some(outputs)) = (&self.growing, profiles, &mut self.outputs) else {
+            return;
+        };
+        if !is_last && self.rests_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        let begun = Instant::now();
+        let Some(grown) = growing.grown() else { return };
+        outputs.set_growth(grown.beside(profile.live().bytes));
+        self.rests_until = Some(Instant::now() + REST * begun.elapsed());
     }
 
     /// Writes an interval's report.
@@ -58,6 +95,13 @@ impl Observer for Reports {
 
     fn open(&mut self, pid: Option<Pid>) -> Result<(), Error> {
         self.outputs = Some(Outputs::open(&self.plan, pid.map(|pid| pid.number().get()))?);
+        let is_read = [Format::Text, Format::Html].iter().any(|format| self.plan.formats.contains(format));
+        self.pid = pid.filter(|_| is_read);
+        Ok(())
+    }
+
+    fn attached(&mut self) -> Result<(), Error> {
+        self.growing = self.pid.and_then(|pid| Growing::begin(pid, ARENA_TIME));
         Ok(())
     }
 
@@ -78,6 +122,7 @@ impl Observer for Reports {
     }
 
     fn snapshot(&mut self, profiles: Vec<Profile>) -> bool {
+        self.scan(&profiles, false);
         self.report(&profiles);
         self.outputs.as_ref().is_some_and(Outputs::is_wanted)
     }
@@ -94,6 +139,7 @@ impl Observer for Reports {
     }
 
     fn last(&mut self, running: &[Profile], ended: &[Profile], following: Following) {
+        self.scan(running, true);
         let Some(outputs) = &mut self.outputs else { return };
         if following != Following::Nobody {
             outputs.print_ended(ended);

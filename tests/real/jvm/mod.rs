@@ -4,6 +4,7 @@ mod code_changes;
 mod damaged_memory;
 mod javac;
 mod jdks;
+mod memory;
 mod methods;
 mod name_requests;
 mod surroundings;

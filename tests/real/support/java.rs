@@ -63,6 +63,11 @@ impl Java {
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Pace").args(words))
     }
 
+    /// Starts the program that holds memory of known kinds.
+    pub(crate) fn start_memory(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Memory"))
+    }
+
     /// Starts the program whose virtual threads wait and compute in turns.
     pub(crate) fn start_turns(java: &Path, options: &[&str]) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))

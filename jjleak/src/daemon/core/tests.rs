@@ -102,7 +102,14 @@ fn a_profile_cut_short_by_the_end_of_the_daemon_causes_no_back_off() {
         assert!(case.begin(Duration::ZERO).is_some());
         let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
         let found = is_judged.then(|| finding(pid, start_time));
-        core.handle(Message::Ended { pid, start_time, outcome: Ok(found), is_too_costly: false, runs: None });
+        core.handle(Message::Ended {
+            pid,
+            start_time,
+            outcome: Ok(found),
+            is_too_costly: false,
+            runs: None,
+            growth: None,
+        });
     }
     let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
     assert_eq!(states, ["watching", "suspected", "back_off"]);
@@ -303,6 +310,7 @@ fn a_finding_is_not_recorded_for_another_process_with_the_same_pid() {
         outcome: Ok(Some(finding(pid, start_time - 1))),
         is_too_costly: false,
         runs: None,
+        growth: None,
     };
     core.handle(before);
     core.handle(Message::Found(finding(pid, start_time - 1)));
@@ -410,7 +418,7 @@ fn a_profile_stopped_for_its_cost_does_not_lengthen_the_back_off() {
         case.suspect_for_a_test();
         assert!(case.begin(Duration::ZERO).is_some());
         let outcome = Ok(Some(unjudged(pid, start_time)));
-        core.handle(Message::Ended { pid, start_time, outcome, is_too_costly, runs: None });
+        core.handle(Message::Ended { pid, start_time, outcome, is_too_costly, runs: None, growth: None });
         assert_eq!(core.watcher.get_mut(pid).unwrap().case.rounds_for_a_test(), rounds);
     }
 }

@@ -82,7 +82,14 @@ fn the_log_says_of_a_process_what_its_finding_says() {
         last.verdict_profile = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
         let said = logged(|| {
-            core.handle(Message::Ended { pid, start_time, outcome, is_too_costly: false, runs: None });
+            core.handle(Message::Ended {
+                pid,
+                start_time,
+                outcome,
+                is_too_costly: false,
+                runs: None,
+                growth: None,
+            });
         });
 
         let known = &core.findings[&pid];
