@@ -170,14 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_said_with_the_next_step() {
-        let pid = Pid::new(std::process::id()).unwrap();
-        let growing = Growing::begin(pid, super::super::ARENA_TIME).unwrap();
-        let kept = vec![1_u8; 256 << 20];
-        let grown = growing.grown().unwrap();
-        drop(kept);
-        let words = grown.in_words().unwrap();
-        assert!(words.starts_with("it grew by 2") && words.contains("(to do: jjleak"), "{words}");
-        assert!(grown.headline().starts_with("RSS +2"), "{}", grown.headline());
+    fn the_daemon_says_what_has_grown_most_and_the_next_step() {
+        let words = "it grew by 100.0 MiB in 1 min 10 s, mostly by Java heap: resident Java heap: +90.0 MiB (to do: jcmd 42 \
+                     GC.heap_dump FILE)";
+        assert_eq!(grown(Cause::JavaHeap).in_words().as_deref(), Some(words));
+        assert_eq!(grown(Cause::None).in_words(), None);
     }
 }

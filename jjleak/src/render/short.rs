@@ -53,11 +53,15 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
         early(profile, &causes)
     };
     head.extend(body);
+    // What is shown last of the verdicts matters least.
+    while rows(&head) + rows(&tail) > LINES && head.len() > options.growth.len() + 2 {
+        head.pop();
+    }
     let used = rows(&head) + rows(&tail);
     let mut left = LINES.saturating_sub(used);
     for (index, line) in head.iter().enumerate() {
         writeln!(out, "{line}")?;
-        let stack = stacks_of.iter().find(|(after, _)| *after == index);
+        let stack = stacks_of.iter().find(|(after, _)| *after + options.growth.len() == index);
         if let Some((_, finding)) = stack
             && left >= SHORTEST_STACK
         {

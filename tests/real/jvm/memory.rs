@@ -19,6 +19,9 @@ const COLLECTORS: [&[&str]; 5] = [
 /// What the beans allocate between two answers, and a region of the heap.
 const SLACK: u64 = 4 << 20;
 
+/// Maximum size of the heap.
+const MAX_HEAP: u64 = 256 << 20;
+
 /// Figures by name, as the beans say.
 type Figures = BTreeMap<String, Vec<u64>>;
 
@@ -62,7 +65,9 @@ fn assert_as_the_beans_say(jdk: &Jdk, options: &[&str]) {
     let expected = before["heap"][0].saturating_sub(SLACK)..=after["heap"][0] + SLACK;
     assert!(expected.contains(&used), "{what}: {used} used, {expected:?}");
     let committed = detail(&report, "java_heap", "committed_bytes").unwrap();
-    assert_eq!(committed, before["heap"][1], "{what}");
+    // The beans of some collectors leave out what is committed and not in use: a survivor space, or where eden was.
+    let bean = before["heap"][1];
+    assert!((bean..=MAX_HEAP).contains(&committed), "{what}: {committed} committed, {bean}");
     let loaded = detail(&report, "metaspace", "classes_loaded").unwrap();
     let expected = before["classes"][0]..=after["classes"][0];
     assert!(expected.contains(&loaded), "{what}: {loaded} classes, {expected:?}");

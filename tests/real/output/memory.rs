@@ -9,6 +9,7 @@ use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::lines::Lines;
+use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
 /// Scans a process twice.
@@ -42,6 +43,25 @@ fn a_native_leak_is_the_cause_of_growth() {
     assert_eq!(cause["cause"], "native_leak", "{last}");
     assert!(cause["confidence"].as_f64().unwrap() > 0.9, "{cause}");
     assert_eq!(cause["to_do"], format!("jjleak -p {}", process.id()));
+}
+
+#[test]
+fn a_report_on_allocations_says_how_much_of_the_growth_they_are() {
+    require_bpf!();
+    let mut command = Command::new(compile::paced());
+    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
+    let mut stdin = process.stdin.take().unwrap();
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(stdin, "run 10000").unwrap();
+
+    let ended = Ended::of(["-p", &process.id().to_string(), "3", "1"]).assert_done();
+
+    let growth = ended.stdout.lines().nth(1).unwrap();
+    assert!(growth.starts_with("RSS +") && growth.contains("malloc, in use +"), "{}", ended.stdout);
+    let percent = growth.strip_suffix(" % of it").and_then(|rest| rest.rsplit(' ').next()).unwrap();
+    // Chunks have headers, and the last page of the heap is not full.
+    assert!((80..=100).contains(&percent.parse::<u32>().unwrap()), "{growth}");
 }
 
 #[test]
