@@ -364,6 +364,5 @@ pub fn options() -> Options {
         rules: Rules::default(),
         inverted: false,
         view: String::new(),
-        growth: Vec::new(),
     }
 }

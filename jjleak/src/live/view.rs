@@ -231,7 +231,6 @@ impl LiveView {
             rules: Rules::default(),
             inverted: false,
             view: String::new(),
-            growth: Vec::new(),
         };
         let time = profile.taken_at.to_zoned(self.time_zone.clone()).strftime("%H%M%S");
         let name = match profile.process.pid {

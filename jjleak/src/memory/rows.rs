@@ -1,8 +1,9 @@
 //! Rows: every resident page counted once.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 
 use super::glibc::{PageState, Pages};
 use super::{Area, Claim, Kind};
@@ -32,28 +33,21 @@ pub struct Row {
 pub fn rows(areas: &[Area], claims: &[Claim], pages: &impl Pages) -> io::Result<Vec<Row>> {
     let mut sums: BTreeMap<(Kind, &str), u64> = BTreeMap::new();
     let mut states = Vec::new();
+    let parts = disjoint(claims);
     for area in areas {
         let mut left = area.resident;
-        let overlaps =
-            |claim: &&Claim| claim.range.start < area.range.end && area.range.start < claim.range.end;
-        let claimed: Vec<&Claim> = claims.iter().filter(overlaps).collect();
-        if left > 0 && !claimed.is_empty() {
-            states.clear();
-            pages.states(area.range.clone(), &mut states)?;
-        } else {
-            states.clear();
-        }
-        let mut page = area.range.start;
-        for state in &states {
-            let owner = claimed.iter().find(|claim| claim.range.contains(&page));
-            page += PAGE;
-            if let Some(claim) = owner
-                && *state == PageState::Resident
-                && left >= PAGE
-            {
-                *sums.entry((claim.kind, claim.name.as_str())).or_default() += PAGE;
-                left -= PAGE;
+        let first = parts.partition_point(|(range, _)| range.end <= area.range.start);
+        for (range, claim) in parts[first..].iter().take_while(|(range, _)| range.start < area.range.end) {
+            if left == 0 {
+                break;
             }
+            states.clear();
+            let claimed = range.start.max(area.range.start)..range.end.min(area.range.end);
+            pages.states(claimed, &mut states)?;
+            let resident = states.iter().filter(|state| **state == PageState::Resident).count() as u64;
+            let bytes = (resident * PAGE).min(left);
+            *sums.entry((claim.kind, claim.name.as_str())).or_default() += bytes;
+            left -= bytes;
         }
         *sums.entry((area.kind(), area.name.as_str())).or_default() += left;
     }
@@ -64,10 +58,32 @@ pub fn rows(areas: &[Area], claims: &[Claim], pages: &impl Pages) -> io::Result<
     Ok(rows)
 }
 
+/// Parts of the claimed addresses in ascending order, each with the earliest claim on it.
+fn disjoint(claims: &[Claim]) -> Vec<(Range<u64>, &Claim)> {
+    let mut edges: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * claims.len());
+    for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.range.is_empty()) {
+        edges.push((claim.range.start, true, index));
+        edges.push((claim.range.end, false, index));
+    }
+    edges.sort_unstable();
+    let mut parts: Vec<(Range<u64>, &Claim)> = Vec::new();
+    let (mut open, mut at) = (BTreeSet::new(), 0);
+    for (address, begins, index) in edges {
+        if let Some(owner) = open.first().filter(|_| at < address) {
+            parts.push((at..address, &claims[*owner]));
+        }
+        if begins {
+            open.insert(index);
+        } else {
+            open.remove(&index);
+        }
+        at = address;
+    }
+    parts
+}
+
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use super::*;
 
     struct AllResident;
@@ -96,6 +112,17 @@ mod tests {
         let claims = [claim(0x1000..0x3000, Kind::JavaHeap), claim(0x2000..0x4000, Kind::Metaspace)];
         let found = bytes(anonymous(0x1000..0x7000, 0x6000), &claims);
         assert_eq!(found, [(Kind::Anonymous, 0x3000), (Kind::JavaHeap, 0x2000), (Kind::Metaspace, 0x1000)]);
+    }
+
+    #[test]
+    fn a_thousand_claims_in_one_mapping_are_counted_once_each_and_the_earliest_wins() {
+        let of_chunk = |chunk: u64| claim(0x2000 * chunk..0x2000 * chunk + 0x1000, Kind::MallocLive);
+        let mut claims: Vec<_> = (1..=1000).map(of_chunk).collect();
+        claims.push(claim(0..0x3e9_000, Kind::Gc));
+        let found = bytes(anonymous(0..0x800_000, 0x800_000), &claims);
+        let all = 0x3e9_000 / 0x2000 * 0x1000;
+        assert_eq!(found[0], (Kind::MallocLive, 1000 * 0x1000));
+        assert!(found.contains(&(Kind::Gc, 0x3e9_000 - all)), "{found:?}");
     }
 
     #[test]

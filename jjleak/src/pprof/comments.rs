@@ -54,10 +54,14 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         Sampling::Rate(rate) => add("sample_rate", Some(rate.to_string())),
         Sampling::Bytes(bytes) => add("sample_bytes", Some(bytes.to_string())),
     }
+    comments.extend(profile.growth.iter().enumerate().map(|(line, text)| format!("growth.{line}={text}")));
     comments.extend(profile.lost.iter().map(|(name, count)| format!("lost.{name}={count}")));
     comments.extend(profile.notes.iter().map(|(name, count)| format!("notes.{name}={count}")));
     comments
 }
+
+/// Maximum number of lines on what grows: reports have two.
+const MAX_GROWTH_LINES: usize = 8;
 
 /// Parsed comments of a file.
 #[derive(Debug, Default)]
@@ -86,6 +90,13 @@ impl<'a> Comments<'a> {
 
     fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
         self.values.get(key)?.parse().ok()
+    }
+
+    /// What grows in the process, in lines.
+    pub(super) fn growth(&self) -> Vec<String> {
+        let line =
+            |line: usize| self.values.get(format!("growth.{line}").as_str()).map(|&text| text.to_owned());
+        (0..MAX_GROWTH_LINES).map_while(line).collect()
     }
 
     pub(super) fn ended(&self) -> Option<String> {

@@ -92,6 +92,7 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         started_at: time(message.time_nanos.saturating_sub(message.duration_nanos)),
         taken_at: time(message.time_nanos),
         process: comments.process(),
+        growth: comments.growth(),
         ended: comments.ended(),
         coverage: comments.coverage(),
         lost: comments.counters("lost."),

@@ -120,6 +120,7 @@ impl Profile {
             snapshots: 0,
             unjudged_sites: 0,
             cost: None,
+            growth: Vec::new(),
         }
     }
 }

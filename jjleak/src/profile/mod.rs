@@ -78,6 +78,9 @@ pub struct Profile {
     pub unjudged_sites: u64,
     /// Recent cost of profiling, if known; see [`crate::cost`].
     pub cost: Option<Cost>,
+    /// What grows in the process, whether it is allocated or not: lines for reports, empty if it is not known; see
+    /// [`crate::diagnosis`].
+    pub growth: Vec<String>,
 }
 
 impl Profile {

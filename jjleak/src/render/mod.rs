@@ -233,8 +233,6 @@ pub struct Options {
     pub inverted: bool,
     /// The shown part of the profile, as text; empty if everything is shown.
     pub view: String,
-    /// What grows in the process, whether it is allocated or not: lines below the headline; empty if it is not known.
-    pub growth: Vec<String>,
 }
 
 /// A profile that could not be rendered.

@@ -35,7 +35,6 @@ pub(crate) fn options() -> Options {
         rules: Rules::default(),
         inverted: false,
         view: String::new(),
-        growth: Vec::new(),
     }
 }
 

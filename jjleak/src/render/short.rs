@@ -45,7 +45,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
     let headline = of_what_is_shown(&causes.headline(profile), &options.view);
     let mut head = vec![format!("[{time}] {}, {headline}", printable(&profile.process.to_string()))];
-    head.extend(options.growth.iter().map(|line| printable(line).into_owned()));
+    head.extend(profile.growth.iter().map(|line| printable(line).into_owned()));
     let tail = tail(profile, options, &causes)?;
     let (body, stacks_of) = if is_judged(profile) {
         judged(profile, &causes, options.selection.top.min(LISTED))
@@ -54,14 +54,14 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     };
     head.extend(body);
     // What is shown last of the verdicts matters least.
-    while rows(&head) + rows(&tail) > LINES && head.len() > options.growth.len() + 2 {
+    while rows(&head) + rows(&tail) > LINES && head.len() > profile.growth.len() + 2 {
         head.pop();
     }
     let used = rows(&head) + rows(&tail);
     let mut left = LINES.saturating_sub(used);
     for (index, line) in head.iter().enumerate() {
         writeln!(out, "{line}")?;
-        let stack = stacks_of.iter().find(|(after, _)| *after + options.growth.len() == index);
+        let stack = stacks_of.iter().find(|(after, _)| *after + profile.growth.len() == index);
         if let Some((_, finding)) = stack
             && left >= SHORTEST_STACK
         {

@@ -32,14 +32,14 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
         let headline = of_what_is_shown(&causes.headline(profile), &options.view);
         writeln!(out, "[{time}] {}, {headline}", printable(&profile.process.to_string()))?;
-        write_growth(options, out)?;
+        write_growth(profile, out)?;
         if is_judged(profile) {
             write_verdicts(profile, selection.top, out)?;
         }
     }
     write_header(profile, &options.view, out)?;
     if !judges {
-        write_growth(options, out)?;
+        write_growth(profile, out)?;
     }
     if lists {
         write_stacks(profile, options, out)?;
@@ -56,8 +56,8 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     }
 }
 
-fn write_growth(options: &Options, out: &mut impl Write) -> io::Result<()> {
-    options.growth.iter().try_for_each(|line| writeln!(out, "{}", printable(line)))
+fn write_growth(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    profile.growth.iter().try_for_each(|line| writeln!(out, "{}", printable(line)))
 }
 
 /// Writes leaking and growing call sites, each with its evidence and a stack; the others in a line for each kind.

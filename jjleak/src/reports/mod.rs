@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use jjleak_common::trace::Event;
 
 use crate::attach::Following;
-use crate::diagnosis::Growing;
+use crate::diagnosis::{Growing, Grown};
 use crate::notices::{Progress, print};
 use crate::processes::Pid;
 use crate::profile::Profile;
@@ -36,6 +36,8 @@ pub struct Reports {
     pid: Option<Pid>,
     /// Its growth.
     growing: Option<Growing>,
+    /// Its growth at the last scan.
+    grown: Option<Grown>,
     /// Time of the next scan of its memory.
     rests_until: Option<Instant>,
 }
@@ -56,6 +58,7 @@ impl Reports {
             progress: None,
             pid: None,
             growing: None,
+            grown: None,
             rests_until: None,
         }
     }
@@ -70,18 +73,16 @@ impl Reports {
         self.outputs.iter_mut().for_each(|outputs| outputs.print_kept(profiles));
     }
 
-    /// Scans the memory of the only process, unless that was done just now.
-    fn scan(&mut self, profiles: &[Profile], is_last: bool) {
-        let (Some(growing), [profile], Some(outputs)) = (&self.growing, profiles, &mut self.outputs) else {
-            return;
-        };
-        if !is_last && self.rests_until.is_some_and(|until| Instant::now() < until) {
-            return;
+    /// Adds what grows in the only process to its profile. Its memory is scanned, unless that was done just now.
+    fn add_growth(&mut self, profiles: &mut [Profile], is_last: bool) {
+        let (Some(growing), [profile]) = (&self.growing, profiles) else { return };
+        if is_last || self.rests_until.is_none_or(|until| Instant::now() >= until) {
+            let begun = Instant::now();
+            self.grown = growing.grown().or(self.grown.take());
+            self.rests_until = Some(Instant::now() + REST * begun.elapsed());
         }
-        let begun = Instant::now();
-        let Some(grown) = growing.grown() else { return };
-        outputs.set_growth(grown.beside(profile.live().bytes));
-        self.rests_until = Some(Instant::now() + REST * begun.elapsed());
+        profile.growth =
+            self.grown.as_ref().map_or_else(Vec::new, |grown| grown.beside(profile.live().bytes));
     }
 
     /// Writes an interval's report.
@@ -121,10 +122,14 @@ impl Observer for Reports {
         self.trace.print(events).is_ok()
     }
 
-    fn snapshot(&mut self, profiles: Vec<Profile>) -> bool {
-        self.scan(&profiles, false);
+    fn snapshot(&mut self, mut profiles: Vec<Profile>) -> bool {
+        self.add_growth(&mut profiles, false);
         self.report(&profiles);
         self.outputs.as_ref().is_some_and(Outputs::is_wanted)
+    }
+
+    fn complete(&mut self, running: &mut [Profile]) {
+        self.add_growth(running, true);
     }
 
     fn ended(&mut self, profiles: &[Profile], following: Following) {
@@ -139,7 +144,6 @@ impl Observer for Reports {
     }
 
     fn last(&mut self, running: &[Profile], ended: &[Profile], following: Following) {
-        self.scan(running, true);
         let Some(outputs) = &mut self.outputs else { return };
         if following != Following::Nobody {
             outputs.print_ended(ended);

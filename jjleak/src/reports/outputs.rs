@@ -43,7 +43,6 @@ impl OutputPlan {
             rules: Rules::default(),
             inverted: false,
             view: String::new(),
-            growth: Vec::new(),
         }
     }
 
@@ -132,11 +131,6 @@ impl Outputs {
             }
         }
         Ok(outputs)
-    }
-
-    /// Sets what grows in the process, for the next reports.
-    pub fn set_growth(&mut self, lines: Vec<String>) {
-        self.options.growth = lines;
     }
 
     /// Writes an interval's report. After a failure, a destination gets no further reports; the others are unaffected.

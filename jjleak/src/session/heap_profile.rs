@@ -82,6 +82,7 @@ pub(super) fn read(
         snapshots: 0,
         unjudged_sites: 0,
         cost: None,
+        growth: Vec::new(),
     };
     Ok((profile, remarks))
 }

@@ -324,7 +324,8 @@ impl<O: Observer> Session<'_, O> {
         // If the reader has gone away, the last profiles find out, too.
         let _ = self.deliver_events();
         self.watch.list_last();
-        let last = self.profiles(Pace::Thorough)?;
+        let mut last = self.profiles(Pace::Thorough)?;
+        self.observer.complete(&mut last);
         self.watch.forget_stacks();
         self.observer.last(&last, &self.closed, self.watch.following());
         self.observer.progress(Some(Step::Finishing));

@@ -57,6 +57,9 @@ pub trait Observer {
     /// The profiles of a snapshot. Returns false if nobody will see the next one.
     fn snapshot(&mut self, profiles: Vec<Profile>) -> bool;
 
+    /// The last profiles of running processes, before they are delivered: an observer adds what it knows of the processes.
+    fn complete(&mut self, _running: &mut [Profile]) {}
+
     /// The last profiles of processes that have ended, and which processes the run follows.
     fn ended(&mut self, profiles: &[Profile], following: Following);
 

@@ -86,7 +86,7 @@ pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
         section #conclusion {
             h2 { (of_what_is_shown(&causes.headline(profile), &options.view)) }
             p { strong { (of_what_is_shown(&advice(profile, &causes), &options.view)) } }
-            @for line in &options.growth { p.note { (printable(line)) } }
+            @for line in &profile.growth { p.note { (printable(line)) } }
             @for finding in causes.material().take(MAX_FINDINGS) { (cause(finding)) }
             @for line in causes.rest_in_a_line(MAX_FINDINGS).into_iter().chain(causes.small_in_a_line()) {
                 p.note { (line) }
