@@ -108,12 +108,20 @@ impl Grown {
 /// Changes by kind, those that have changed most first.
 #[must_use]
 fn by_kind(first: &ProcessScan, last: &ProcessScan) -> Vec<(Kind, i64)> {
+    // Where malloc could be read only once, the other scan counts its memory as anonymous.
+    let knows_malloc = first.malloc.is_some() == last.malloc.is_some();
+    let comparable = |kind: Kind| match kind {
+        Kind::MallocLive | Kind::MallocFree | Kind::MallocCache | Kind::Brk if !knows_malloc => {
+            Kind::Anonymous
+        }
+        kind => kind,
+    };
     let mut sums = BTreeMap::<Kind, i64>::new();
     for row in &last.scan.rows {
-        *sums.entry(row.kind).or_default() += row.resident.cast_signed();
+        *sums.entry(comparable(row.kind)).or_default() += row.resident.cast_signed();
     }
     for row in &first.scan.rows {
-        *sums.entry(row.kind).or_default() -= row.resident.cast_signed();
+        *sums.entry(comparable(row.kind)).or_default() -= row.resident.cast_signed();
     }
     let mut sums: Vec<_> = sums.into_iter().filter(|(_, grown)| *grown != 0).collect();
     sums.sort_by_key(|(_, grown)| Reverse(grown.unsigned_abs()));

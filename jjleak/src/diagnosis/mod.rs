@@ -151,7 +151,11 @@ impl Growth<'_> {
         let share = |finding: &Finding| ratio(finding.bytes, grown);
         causes
             .filter(|finding| share(finding) >= CAUSE)
-            .map(|finding| Finding { confidence: share(&finding).min(1.), ..finding })
+            .map(|finding| Finding {
+                confidence: share(&finding).min(1.),
+                bytes: finding.bytes.min(grown),
+                ..finding
+            })
             .collect()
     }
 
