@@ -5,8 +5,8 @@ use crate::allocators::Stepping;
 use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
 /// Cost of the BPF program at a probe relative to that of an emulated breakpoint, where the kernel has not measured it: the
-/// median of nine programs that work for a few milliseconds and sleep (0.5 to 1.0).
-const PROGRAMS_SHARE: f64 = 0.7;
+/// median of eight programs that work for a few milliseconds and sleep (0.3 to 1.4).
+const PROGRAMS_SHARE: f64 = 0.9;
 
 /// Nanoseconds that probes add to allocations, frees and single hits.
 #[derive(Debug, Clone, Copy, PartialEq)]

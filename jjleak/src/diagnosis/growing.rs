@@ -1,18 +1,19 @@
 //! Growth of a process since a first scan of its memory.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use super::{Cause, Finding, diagnose};
+use super::{Cause, Finding, by_kind, diagnose};
 use crate::memory::{Kind, ProcessScan};
 use crate::processes::{Mapping, Pid};
-use crate::render::{duration, humane_bytes};
+use crate::render::{approximate, duration};
 
 /// Maximum number of mappings of a process that is scanned: the kernel's description of each takes about 1 KiB while it is read.
 const MAX_MAPPINGS: usize = 16 << 10;
 /// Maximum number of kinds of memory in a line.
 const MAX_NAMED: usize = 3;
+/// Kinds that have changed by less than this part of the largest change are left out.
+const SMALL: u64 = 50;
 /// Share of the growth from which on allocations explain it.
 const MOST_PERCENT: u64 = 50;
 
@@ -66,28 +67,32 @@ impl Grown {
     /// `RSS +465.0 MiB in 1 min 10 s: Java heap +460.0 MiB, malloc, in use +0.6 MiB`.
     #[must_use]
     pub fn headline(&self) -> String {
-        let named = self.kinds.iter().take(MAX_NAMED);
+        let most = self.kinds.first().map_or(0, |(_, grown)| grown.unsigned_abs());
+        let matters = |(_, grown): &&(Kind, i64)| grown.unsigned_abs() >= most / SMALL;
+        let named = self.kinds.iter().filter(matters).take(MAX_NAMED);
         let named: Vec<_> =
             named.map(|(kind, grown)| format!("{} {}", kind.words(), signed(*grown))).collect();
         let kinds = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
         format!("RSS {} in {}{kinds}", signed(self.resident), duration(self.elapsed))
     }
 
-    /// Lines about a process of which this many bytes were allocated meanwhile and live: how much of the growth that is, and what
-    /// the rest is if it is most. Empty if it has hardly grown.
+    /// Lines for a report on allocations: what grows; the most that live allocations can explain of it, if their number since the
+    /// first scan is known; and the cause, if that is something else. Empty if the process has hardly grown.
     #[must_use]
-    pub fn beside(&self, live_bytes: u64) -> Vec<String> {
+    pub fn beside(&self, live_bytes: Option<u64>) -> Vec<String> {
         let grown = u64::try_from(self.resident).unwrap_or_default();
         let Some(worst) = self.findings.first().filter(|worst| worst.cause != Cause::None) else {
             return Vec::new();
         };
-        let share = live_bytes.min(grown) * 100 / grown.max(1);
-        let mut lines = vec![format!("{}; what was allocated and lives is {share} % of it", self.headline())];
-        if share < MOST_PERCENT && worst.cause != Cause::NativeLeak {
-            let evidence = worst.evidence.join("; ");
-            lines.push(format!("cause: {}: {evidence}; to do: {}", worst.cause.words(), worst.to_do));
+        let mut headline = self.headline();
+        let share = live_bytes.map(|live| live.min(grown) * 100 / grown.max(1));
+        if let Some(share) = share {
+            // Memory that was allocated and never touched is not resident.
+            let _ = write!(headline, "; the stacks below explain at most {share} % of it");
         }
-        lines
+        let is_explained = share.is_some_and(|share| share >= MOST_PERCENT);
+        let cause = (!is_explained && worst.cause != Cause::NativeLeak).then(|| worst.lines());
+        [headline].into_iter().chain(cause.into_iter().flatten()).collect()
     }
 
     /// What has grown most, and the next step; `None` if nothing has grown.
@@ -105,29 +110,6 @@ impl Grown {
     }
 }
 
-/// Changes by kind, those that have changed most first.
-#[must_use]
-fn by_kind(first: &ProcessScan, last: &ProcessScan) -> Vec<(Kind, i64)> {
-    // Where malloc could be read only once, the other scan counts its memory as anonymous.
-    let knows_malloc = first.malloc.is_some() == last.malloc.is_some();
-    let comparable = |kind: Kind| match kind {
-        Kind::MallocLive | Kind::MallocFree | Kind::MallocCache | Kind::Brk if !knows_malloc => {
-            Kind::Anonymous
-        }
-        kind => kind,
-    };
-    let mut sums = BTreeMap::<Kind, i64>::new();
-    for row in &last.scan.rows {
-        *sums.entry(comparable(row.kind)).or_default() += row.resident.cast_signed();
-    }
-    for row in &first.scan.rows {
-        *sums.entry(comparable(row.kind)).or_default() -= row.resident.cast_signed();
-    }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, grown)| *grown != 0).collect();
-    sums.sort_by_key(|(_, grown)| Reverse(grown.unsigned_abs()));
-    sums
-}
-
 fn scan(pid: Pid, arena_time: Duration) -> Option<ProcessScan> {
     let mappings = Mapping::all(pid).ok()?.len();
     if mappings > MAX_MAPPINGS {
@@ -137,11 +119,11 @@ fn scan(pid: Pid, arena_time: Duration) -> Option<ProcessScan> {
     ProcessScan::of(pid, arena_time).inspect_err(|error| tracing::debug!("pid {pid}: {error}")).ok()
 }
 
-fn signed(bytes: i64) -> String {
+/// `+1.5 MiB`, `-300 bytes`.
+#[must_use]
+pub fn signed(bytes: i64) -> String {
     let sign = if bytes < 0 { '-' } else { '+' };
-    let bytes = bytes.unsigned_abs();
-    let humane = humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"));
-    format!("{sign}{humane}")
+    format!("{sign}{}", approximate(bytes.unsigned_abs()))
 }
 
 #[cfg(test)]
@@ -165,16 +147,19 @@ mod tests {
 
     #[test]
     fn a_report_on_allocations_says_how_much_of_the_growth_they_are_and_what_the_rest_is() {
-        let lines = grown(Cause::JavaHeap).beside(10 << 20);
+        let lines = grown(Cause::JavaHeap).beside(Some(10 << 20));
         let headline = "RSS +100.0 MiB in 1 min 10 s: Java heap +90.0 MiB, malloc, in use +10.0 MiB";
-        assert_eq!(lines[0], format!("{headline}; what was allocated and lives is 10 % of it"));
-        assert_eq!(
-            lines[1],
-            "cause: Java heap: resident Java heap: +90.0 MiB; to do: jcmd 42 GC.heap_dump FILE"
-        );
-        assert_eq!(grown(Cause::NativeLeak).beside(10 << 20).len(), 1);
-        assert_eq!(grown(Cause::JavaHeap).beside(95 << 20).len(), 1);
-        assert!(grown(Cause::None).beside(0).is_empty());
+        let cause = [
+            "cause: Java heap (90 % of the growth): resident Java heap: +90.0 MiB",
+            "to do: jcmd 42 GC.heap_dump FILE",
+        ];
+        assert_eq!(lines[0], format!("{headline}; the stacks below explain at most 10 % of it"));
+        assert_eq!(lines[1..], cause);
+        assert_eq!(grown(Cause::NativeLeak).beside(Some(10 << 20)).len(), 1);
+        assert_eq!(grown(Cause::JavaHeap).beside(Some(95 << 20)).len(), 1);
+        assert!(grown(Cause::None).beside(Some(0)).is_empty());
+        // Unknown: nothing is said of it.
+        assert_eq!(grown(Cause::JavaHeap).beside(None)[0], headline);
     }
 
     #[test]

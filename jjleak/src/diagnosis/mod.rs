@@ -5,14 +5,15 @@
 mod growing;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::memory::hotspot::Classes;
 use crate::memory::{Kind, ProcessScan, Row};
 use crate::processes::GroupMemory;
-use crate::render::{duration, humane_bytes, printable};
+use crate::render::{approximate as bytes, duration, printable};
 
-pub use growing::{Growing, Grown};
+pub use growing::{Growing, Grown, signed};
 
 /// Maximum time for reading the arenas of malloc, where nothing waits for it.
 pub const ARENA_TIME: Duration = Duration::from_secs(2);
@@ -22,8 +23,9 @@ const MIN_GROWTH: u64 = 1 << 20;
 const MIN_SHARE: f64 = 0.01;
 /// Share of the growth from which on a kind of memory is a cause of it.
 const CAUSE: f64 = 0.25;
-/// Minimum number of threads or loaders that count as growth.
-const MIN_MORE: u64 = 10;
+/// Minimum number of new threads that count as growth.
+const MIN_MORE_THREADS: u64 = 10;
+
 /// Cause of growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -112,6 +114,27 @@ pub struct Finding {
     pub to_do: String,
 }
 
+impl Finding {
+    /// A line for the cause, and one for the next step.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let share = if self.confidence > 0. {
+            format!(" ({:.0} % of the growth)", self.confidence * 100.)
+        } else {
+            String::new()
+        };
+        let cause = format!("cause: {}{share}: {}", self.cause.words(), self.evidence.join("; "));
+        let to_do = (!self.to_do.is_empty()).then(|| format!("to do: {}", self.to_do));
+        [cause].into_iter().chain(to_do).collect()
+    }
+}
+
+/// Changes by kind between two scans, the largest first.
+#[must_use]
+pub fn by_kind(first: &ProcessScan, last: &ProcessScan) -> Vec<(Kind, i64)> {
+    Growth { first, last, pid: 0 }.by_kind()
+}
+
 /// Growth between two scans.
 struct Growth<'a> {
     first: &'a ProcessScan,
@@ -159,12 +182,46 @@ impl Growth<'_> {
             .collect()
     }
 
+    /// Returns true if both scans could read malloc, or neither.
+    const fn knows_malloc(&self) -> bool {
+        self.first.malloc.is_some() == self.last.malloc.is_some()
+    }
+
+    /// Returns true if both scans could read a JVM, or neither.
+    const fn knows_jvm(&self) -> bool {
+        self.first.jvm.is_some() == self.last.jvm.is_some()
+    }
+
+    /// Kind of a row as both scans count it: what only one of them could read is anonymous memory in the other.
+    fn kind_of(&self, row: &Row) -> Kind {
+        use Kind::{
+            Anonymous, Brk, ClassSpace, Code, Gc, JavaHeap, MallocCache, MallocFree, MallocLive, Metaspace,
+        };
+        match row.kind {
+            MallocLive | MallocFree | MallocCache | Brk if !self.knows_malloc() => Anonymous,
+            JavaHeap | Metaspace | ClassSpace | Code | Gc if !self.knows_jvm() => Anonymous,
+            kind => kind,
+        }
+    }
+
+    fn by_kind(&self) -> Vec<(Kind, i64)> {
+        let mut sums = BTreeMap::<Kind, i64>::new();
+        for row in &self.last.scan.rows {
+            *sums.entry(self.kind_of(row)).or_default() += row.resident.cast_signed();
+        }
+        for row in &self.first.scan.rows {
+            *sums.entry(self.kind_of(row)).or_default() -= row.resident.cast_signed();
+        }
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, grown)| *grown != 0).collect();
+        sums.sort_by_key(|(_, grown)| Reverse(grown.unsigned_abs()));
+        sums
+    }
+
     /// Growth of kinds of memory; 0 if they shrink.
     fn of(&self, kinds: &[Kind]) -> u64 {
-        let sum = |scan: &ProcessScan| -> u64 {
-            scan.scan.rows.iter().filter(|row| kinds.contains(&row.kind)).map(|row| row.resident).sum()
-        };
-        sum(self.last).saturating_sub(sum(self.first))
+        let changes = self.by_kind();
+        let sum: i64 = changes.iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, grown)| grown).sum();
+        u64::try_from(sum).unwrap_or_default()
     }
 
     fn profile(&self) -> String {
@@ -276,7 +333,7 @@ impl Growth<'_> {
         let (before, now) = (self.first.threads as u64, self.last.threads as u64);
         let grown = self.of(&[Kind::ThreadStacks]);
         let more = now.saturating_sub(before);
-        let is_cause = more >= MIN_MORE.max(before / 4);
+        let is_cause = more >= MIN_MORE_THREADS.max(before / 4);
         let evidence = vec![format!("threads: {before}, then {now}"), format!("stacks: +{}", bytes(grown))];
         finding(Cause::Threads, grown, evidence, &self.profile()).filter(|_| is_cause)
     }
@@ -284,9 +341,7 @@ impl Growth<'_> {
     /// Anonymous memory grows that neither malloc nor a JVM claims.
     fn own_pool(&self) -> Option<Finding> {
         let kinds = [Kind::Anonymous, Kind::Brk];
-        let knew_malloc = self.first.malloc.is_some() == self.last.malloc.is_some();
-        let knew_jvm = self.first.jvm.is_some() == self.last.jvm.is_some();
-        let cause = if knew_malloc && knew_jvm && self.last.unknown.is_empty() {
+        let cause = if self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty() {
             Cause::OwnPool
         } else {
             // It may be malloc's.
@@ -352,10 +407,6 @@ impl Growth<'_> {
 
 fn finding(cause: Cause, bytes: u64, evidence: Vec<String>, to_do: &str) -> Option<Finding> {
     (bytes > 0).then(|| Finding { cause, bytes, confidence: 0., evidence, to_do: to_do.to_owned() })
-}
-
-fn bytes(bytes: u64) -> String {
-    humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} B"))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share")]

@@ -40,6 +40,7 @@ pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;
 pub(crate) use units::{duration, grouped, humane_bytes, percent};
+pub(crate) use verdicts::approximate;
 pub use verdicts::{evidence, pace, site};
 
 /// Producer of a report, for formats with such a field.

@@ -169,7 +169,7 @@ fn per_second(bytes: f64) -> String {
 }
 
 /// `1.5 MiB`, `300 bytes`.
-pub(super) fn approximate(bytes: u64) -> String {
+pub(crate) fn approximate(bytes: u64) -> String {
     units::humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"))
 }
 

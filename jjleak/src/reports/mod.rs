@@ -81,14 +81,27 @@ impl Reports {
             self.grown = growing.grown().or(self.grown.take());
             self.rests_until = Some(Instant::now() + REST * begun.elapsed());
         }
-        profile.growth =
-            self.grown.as_ref().map_or_else(Vec::new, |grown| grown.beside(profile.live().bytes));
+        let Some(grown) = &self.grown else { return };
+        profile.growth = grown.beside(comparable_live(profile, grown));
     }
 
     /// Writes an interval's report.
     pub fn report(&mut self, profiles: &[Profile]) {
         self.outputs.iter_mut().for_each(|outputs| outputs.report(profiles));
     }
+}
+
+/// Live bytes of all that was allocated since the first scan; `None` if a profile has only a part of it, or does not know it.
+fn comparable_live(profile: &Profile, grown: &Grown) -> Option<u64> {
+    /// Larger difference between the two starts than attaching and a scan make.
+    const APART: Duration = Duration::from_secs(2);
+    let coverage = &profile.coverage;
+    let is_whole = coverage.knows_live()
+        && coverage.older.is_zero()
+        && !coverage.some_sizes
+        && !coverage.settle.is_zero()
+        && profile.elapsed().abs_diff(grown.elapsed) <= APART;
+    is_whole.then(|| profile.live().bytes)
 }
 
 impl Observer for Reports {

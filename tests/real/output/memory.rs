@@ -36,7 +36,7 @@ fn a_native_leak_is_the_cause_of_growth() {
     let [first, last] = &reports[..] else { panic!("two scans: {reports:?}") };
     for report in [first, last] {
         assert_eq!(sum_of_rows(report), report["rss_bytes"].as_u64().unwrap());
-        assert_eq!(report["unknown"], Value::Array(Vec::new()));
+        assert_eq!(report["unknown"], Value::Array(Vec::new()), "{report}");
     }
     assert_eq!(first["diagnosis"], Value::Array(Vec::new()));
     let cause = &last["diagnosis"][0];

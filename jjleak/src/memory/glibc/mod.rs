@@ -31,8 +31,8 @@ use lists::Lists;
 use pages::{PAGE, Residency};
 use walk::{End, Segment, Top, Walk};
 
-/// Maximum number of attempts to read an arena that changes meanwhile.
-const TRIES: u32 = 4;
+/// Maximum number of attempts to read an arena that changes meanwhile. Each part of a walk has its own.
+const TRIES: u32 = 16;
 /// Maximum number of attempts to read caches of threads, which change with each allocation.
 const CACHE_TRIES: u32 = 10;
 /// Maximum size of an arena: the states of its pages take 32 MiB.
@@ -229,6 +229,10 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
             return Err(Unknown::NotContiguous);
         }
         let size = self.reader.word(header.top + 8)? & !walk::FLAGS;
+        if self.reader.word(header.top_at)? != header.top {
+            // The program has allocated from it in between: the size may be that of a chunk in use.
+            return Err(Unknown::Torn);
+        }
         let end = header.top.checked_add(size).ok_or(Unknown::Torn)?;
         let start = end.checked_sub(header.system_mem).ok_or(Unknown::Torn)?;
         let first = start.next_multiple_of(16);

@@ -1,12 +1,11 @@
 //! The report as text.
 
-use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::{Change, MemoryReport};
-use crate::diagnosis::Finding;
+use crate::diagnosis::{by_kind, signed};
 use crate::memory::{Kind, ProcessScan};
-use crate::render::{duration, grouped, humane_bytes, percent, printable};
+use crate::render::{approximate, duration, grouped, percent, printable};
 
 /// Maximum number of rows, so that a report fits a terminal of 25 lines.
 const MAX_ROWS: usize = 16;
@@ -22,7 +21,9 @@ const MAX_NAME_CHARS: usize = 48;
 pub fn text(report: &MemoryReport<'_>) -> String {
     let mut text = headline(report);
     for finding in report.findings().iter().take(MAX_FINDINGS) {
-        write_finding(&mut text, finding);
+        for line in finding.lines() {
+            let _ = writeln!(text, "{line}");
+        }
     }
     let changes = report.changes();
     let (shown, folded) = changes.split_at(changes.len().min(MAX_ROWS));
@@ -31,7 +32,7 @@ pub fn text(report: &MemoryReport<'_>) -> String {
     }
     if !folded.is_empty() {
         let resident = folded.iter().map(|change| change.resident).sum();
-        let _ = writeln!(text, "  {:>11}  {} more rows", humane(resident), folded.len());
+        let _ = writeln!(text, "  {:>11}  {} more rows", approximate(resident), folded.len());
     }
     for unknown in &report.scan.unknown {
         let _ = writeln!(text, "unknown: {}", printable(unknown));
@@ -39,27 +40,14 @@ pub fn text(report: &MemoryReport<'_>) -> String {
     text
 }
 
-/// A line for the cause, and one for the next step.
-fn write_finding(text: &mut String, finding: &Finding) {
-    let share = if finding.confidence > 0. {
-        format!(" ({:.0} % of the growth)", finding.confidence * 100.)
-    } else {
-        String::new()
-    };
-    let _ = writeln!(text, "cause: {}{share}: {}", finding.cause.words(), finding.evidence.join("; "));
-    if !finding.to_do.is_empty() {
-        let _ = writeln!(text, "to do: {}", finding.to_do);
-    }
-}
-
 fn headline(report: &MemoryReport<'_>) -> String {
     let process = report.process;
     let scan = &report.scan.scan;
     let mut line =
-        format!("{} (pid {}): RSS {}", printable(&process.comm), process.pid, humane(scan.resident));
-    if let Some((_, elapsed)) = report.first {
+        format!("{} (pid {}): RSS {}", printable(&process.comm), process.pid, approximate(scan.resident));
+    if let Some((first, elapsed)) = report.first {
         let _ = write!(line, ", {} in {}", signed(report.grown()), duration(elapsed));
-        let grown = by_kind(&report.changes());
+        let grown = by_kind(first, report.scan);
         let named =
             grown.iter().take(MAX_NAMED).map(|(kind, grown)| format!("{} {}", kind.words(), signed(*grown)));
         let named: Vec<_> = named.collect();
@@ -70,23 +58,12 @@ fn headline(report: &MemoryReport<'_>) -> String {
     let _ = write!(
         line,
         "\nPSS {}, swap {}, {} threads",
-        humane(scan.proportional),
-        humane(scan.swapped),
+        approximate(scan.proportional),
+        approximate(scan.swapped),
         report.scan.threads
     );
     line.push('\n');
     line
-}
-
-/// Kinds that have changed, those that have changed most first.
-fn by_kind(changes: &[Change<'_>]) -> Vec<(Kind, i64)> {
-    let mut sums = std::collections::BTreeMap::<Kind, i64>::new();
-    for change in changes {
-        *sums.entry(change.kind).or_default() += change.grown;
-    }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, grown)| *grown != 0).collect();
-    sums.sort_by_key(|(_, grown)| Reverse(grown.unsigned_abs()));
-    sums
 }
 
 fn row(text: &mut String, report: &MemoryReport<'_>, change: &Change<'_>) {
@@ -100,7 +77,7 @@ fn row(text: &mut String, report: &MemoryReport<'_>, change: &Change<'_>) {
     let _ = writeln!(
         text,
         "  {:>11} {share:>5.1} % {grown:>12}  {name}  ({} bytes)",
-        humane(change.resident),
+        approximate(change.resident),
         grouped(change.resident)
     );
 }
@@ -111,11 +88,11 @@ fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
         Kind::JavaHeap => {
             let heap = &scan.jvm.as_ref()?.heap;
             let (used, committed) = (heap.used.ok()?, heap.committed.ok()?);
-            Some(format!("{} used of {} committed", humane(used), humane(committed)))
+            Some(format!("{} used of {} committed", approximate(used), approximate(committed)))
         }
         Kind::MallocLive => {
             let live = &scan.malloc.as_ref()?.live;
-            Some(format!("{} in {} chunks", humane(live.bytes), grouped(live.count)))
+            Some(format!("{} in {} chunks", approximate(live.bytes), grouped(live.count)))
         }
         Kind::MallocFree => Some("a trim would return most of it".to_owned())
             .filter(|_| scan.malloc.as_ref().is_some_and(|usage| usage.free.trimmable > usage.free.kept)),
@@ -131,13 +108,4 @@ fn shortened(name: &str) -> String {
     }
     let end: String = name.chars().skip(count - MAX_NAME_CHARS).collect();
     format!("...{end}")
-}
-
-fn humane(bytes: u64) -> String {
-    humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} B"))
-}
-
-fn signed(bytes: i64) -> String {
-    let sign = if bytes < 0 { '-' } else { '+' };
-    format!("{sign}{}", humane(bytes.unsigned_abs()))
 }

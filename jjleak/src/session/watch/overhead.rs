@@ -105,7 +105,7 @@ impl Watch {
 
     /// Begins the figures of the only process anew: until now, frees were missed.
     fn start_over(&mut self) {
-        tracing::info!("frees can be followed within the cost bound from now on: the figures start over");
+        tracing::warn!("frees can be followed within the cost bound from now on: the figures start over");
         for watched in self.processes.values_mut() {
             watched.since_ns = now_ns();
             let process = watched.info();
