@@ -280,3 +280,43 @@ proptest! {
         prop_assert!(!image.has_faulted.get());
     }
 }
+
+/// Memory of a program that allocates or frees each time that the structure of its arena has been read.
+struct Busy {
+    before: Image,
+    after: Image,
+    has_moved: Cell<bool>,
+}
+
+impl Memory for Busy {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let is_structure = address >= DATA && into.len() > 8;
+        if is_structure {
+            self.has_moved.set(false);
+        }
+        let read = if self.has_moved.get() { &self.after } else { &self.before }.read(address, into);
+        if address == ARENA + BINS - 16 {
+            self.has_moved.set(true);
+        }
+        read
+    }
+}
+
+#[test]
+fn an_arena_is_read_as_it_was_if_its_top_moves_all_the_time() {
+    let usage = |before: &[(u64, bool)], after: &[(u64, bool)]| {
+        let [before, after] = [before, after].map(|chunks| Image::with(chunks, 16));
+        let maps = before.maps();
+        let pages = Image::with(&[], 16);
+        let busy = Busy { before, after, has_moved: Cell::new(false) };
+        read(&busy, &pages, &maps).and_then(|arenas| arenas.total())
+    };
+    let few = [(0x1000, true), (0x40, true)];
+    let more = [(0x1000, true), (0x40, true), (0x60, true), (0x60, true)];
+    // What was allocated since was free.
+    let allocates = usage(&few, &more).unwrap();
+    assert_eq!((allocates.live, allocates.bytes()), (Chunks { count: 2, bytes: 0x1040 }, 0x10000));
+    // What was freed since is a part of the top.
+    let frees = usage(&more, &few).unwrap();
+    assert_eq!((frees.live, frees.bytes()), (Chunks { count: 2, bytes: 0x1040 }, 0x10000));
+}
