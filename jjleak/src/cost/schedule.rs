@@ -167,7 +167,7 @@ impl Schedule {
                 (self.state, self.next) = (State::Baseline { is_measured: false }, now + BASELINE);
                 let mut actions =
                     vec![Action::EndWindow { stratum: now }, Action::Disable(Part::Allocations)];
-                // What hits really cost is not known yet: follow frees only if they fit at their highest price.
+                // The real cost of hits is not known yet: follow frees only if they fit at the highest price.
                 let highest =
                     self.load.with_frees_at(Correction::AT_MOST.factor() / self.correction.factor());
                 let keeps = now >= self.began + WORTH_KEEPING;

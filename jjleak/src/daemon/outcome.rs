@@ -84,7 +84,7 @@ impl Outcome {
         Self { memory, ..self }
     }
 
-    /// Adds what grew while it was profiled, and why.
+    /// Adds the growth while it was profiled, with its cause.
     pub(super) fn with_growth(self, growth: Option<&str>) -> Self {
         let Some(growth) = growth else { return self };
         let memory = format!("{}; {growth}", self.memory);

@@ -155,7 +155,7 @@ pub enum Message {
         is_too_costly: bool,
         /// What the process runs: the main class or jar of a JVM, or the program.
         runs: Option<String>,
-        /// What grew while it was profiled, and why; `None` if nothing did, or it could not be read.
+        /// Growth while it was profiled, with its cause and the next step; `None` without growth, or if it could not be read.
         growth: Option<String>,
     },
 }

@@ -93,7 +93,7 @@ impl Cause {
             Self::JvmInternal => "memory of the JVM itself",
             Self::PageCache => "page cache of the control group",
             Self::Kernel => "kernel memory of the control group",
-            Self::None => "it does not grow",
+            Self::None => "no growth",
             Self::Unknown => "unknown",
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         add("windows", Some(windows.to_string()));
         add("windows.weight", Some(weight.to_string()));
         add("windows.misses_frees", (!follows_frees).then(|| "true".to_owned()));
-        add("windows.needed_percent", (needed_percent > 0).then(|| needed_percent.to_string()));
+        add("windows.needed_percent", needed_percent.map(|percent| percent.to_string()));
         add("windows.error_bytes", Some(live_error.bytes.to_string()));
         add("windows.error_objects", Some(live_error.objects.to_string()));
     }
@@ -92,7 +92,7 @@ impl<'a> Comments<'a> {
         self.values.get(key)?.parse().ok()
     }
 
-    /// What grows in the process, in lines.
+    /// Lines on the growth of resident memory.
     pub(super) fn growth(&self) -> Vec<String> {
         let line =
             |line: usize| self.values.get(format!("growth.{line}").as_str()).map(|&text| text.to_owned());
@@ -162,7 +162,7 @@ impl<'a> Comments<'a> {
                 windows,
                 weight: self.number("windows.weight").unwrap_or(1),
                 follows_frees: !self.values.contains_key("windows.misses_frees"),
-                needed_percent: self.number("windows.needed_percent").unwrap_or_default(),
+                needed_percent: self.number("windows.needed_percent"),
                 live_error: Totals {
                     bytes: self.number("windows.error_bytes").unwrap_or_default(),
                     objects: self.number("windows.error_objects").unwrap_or_default(),

@@ -78,7 +78,7 @@ pub struct Profile {
     pub unjudged_sites: u64,
     /// Recent cost of profiling, if known; see [`crate::cost`].
     pub cost: Option<Cost>,
-    /// What grows in the process, whether it is allocated or not: lines for reports, empty if it is not known; see
+    /// Lines for reports on the growth of resident memory, allocated by the process or not; empty if unknown. See
     /// [`crate::diagnosis`].
     pub growth: Vec<String>,
 }
@@ -209,8 +209,8 @@ pub struct InWindows {
     pub weight: u32,
     /// Each free is seen. Otherwise live memory is unknown, and live figures are what was allocated.
     pub follows_frees: bool,
-    /// Cost bound at which each free would be seen, in percent; 0 if unknown.
-    pub needed_percent: u32,
+    /// Cost bound at which each free would be seen, in percent; `None` if unknown.
+    pub needed_percent: Option<u32>,
     /// Standard errors of live figures.
     pub live_error: Totals,
 }

@@ -56,19 +56,21 @@ pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
     }
 }
 
-/// What live figures are, in a word.
+/// Name of the live figures: they are what was allocated if live memory is unknown.
 pub(crate) fn live_or_allocated(coverage: &Coverage) -> &'static str {
     if coverage.knows_live() { "live" } else { "allocated" }
 }
 
-/// Why live memory is unknown, and what would help; `None` if it is known.
+/// Reason why live memory is unknown, with a remedy; `None` if it is known.
 pub(crate) fn live_unknown(coverage: &Coverage) -> Option<String> {
     let windows = coverage.windows.filter(|_| !coverage.knows_live())?;
     let remedy = match windows.needed_percent {
-        0 => "it takes a higher --max-overhead, or --sample-bytes".to_owned(),
-        percent => format!("it takes --max-overhead {percent}, or --sample-bytes"),
+        None => "a higher --max-overhead, or --sample-bytes".to_owned(),
+        Some(percent) => format!("--max-overhead {percent}, or --sample-bytes"),
     };
-    Some(format!("live memory is unknown: the cost bound has no room to follow all frees ({remedy})"))
+    Some(format!(
+        "live memory is unknown: following all frees costs more than --max-overhead allows (to do: {remedy})"
+    ))
 }
 
 /// The format of a report.

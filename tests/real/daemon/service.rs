@@ -108,7 +108,7 @@ fn what_costs_more_than_is_allowed_is_counted_in_windows_and_not_judged_and_that
     let told = daemon.until(" cannot be judged: ", LONG);
     let told = told["message"].as_str().unwrap();
     assert!(
-        told.contains("max_overhead has no room to follow all frees") && told.contains("windows of time"),
+        told.contains("costs more than profile.max_overhead allows") && told.contains("windows of time"),
         "{told}"
     );
     let finding = process(&socket)["finding"].clone();

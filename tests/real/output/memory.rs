@@ -1,7 +1,7 @@
 //! `jjleak memory`: rows add up, and the cause of growth is named.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use serde_json::Value;
 
@@ -18,18 +18,24 @@ fn scanned(pid: u32) -> Vec<Value> {
     ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Starts the program that leaks at a steady pace for so many milliseconds. Its input must stay open.
+fn leaking(milliseconds: u32) -> (Process, ChildStdin) {
+    let mut command = Command::new(compile::paced());
+    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
+    let mut stdin = process.stdin.take().unwrap();
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(stdin, "run {milliseconds}").unwrap();
+    (process, stdin)
+}
+
 fn sum_of_rows(report: &Value) -> u64 {
     report["rows"].as_array().unwrap().iter().map(|row| row["resident_bytes"].as_u64().unwrap()).sum()
 }
 
 #[test]
 fn a_native_leak_is_the_cause_of_growth() {
-    let mut command = Command::new(compile::paced());
-    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
-    let mut stdin = process.stdin.take().unwrap();
-    assert_eq!(said.next(SOON), "ready");
-    writeln!(stdin, "run 6000").unwrap();
+    let (process, _stdin) = leaking(6_000);
 
     let reports = scanned(process.id());
 
@@ -48,12 +54,7 @@ fn a_native_leak_is_the_cause_of_growth() {
 #[test]
 fn a_report_on_allocations_says_how_much_of_the_growth_they_are() {
     require_bpf!();
-    let mut command = Command::new(compile::paced());
-    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
-    let mut stdin = process.stdin.take().unwrap();
-    assert_eq!(said.next(SOON), "ready");
-    writeln!(stdin, "run 10000").unwrap();
+    let (process, _stdin) = leaking(10_000);
 
     let ended = Ended::of(["-p", &process.id().to_string(), "3", "1"]).assert_done();
 

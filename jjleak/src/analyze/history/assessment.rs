@@ -47,7 +47,7 @@ impl Judged {
 }
 
 impl Assessment<'_> {
-    /// What a leaking call site keeps per second.
+    /// Blocks and bytes that a leaking call site keeps per second.
     fn kept(&self) -> Option<Kept> {
         let Self { judged: Judged { judgement, .. }, now } = self;
         (judgement.kind == VerdictKind::Leaking).then(|| kept(judgement, now.live.objects))

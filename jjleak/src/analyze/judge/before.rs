@@ -3,8 +3,8 @@
 //! A cache that is full when jjleak attaches replaces old entries by new ones. Of the old ones, only the
 //! frees are seen. All the new ones are kept until they are the oldest. Taken alone, they look like a leak.
 //!
-//! Where allocations are counted in windows, those frees cannot be told from frees of blocks that were not counted. There,
-//! what is kept is a leak only if resident memory grows as fast.
+//! In windows, frees of old entries look like frees of blocks that were not counted. There, a call site leaks only if resident
+//! memory grows along with it.
 
 use std::iter::Sum;
 
@@ -26,13 +26,13 @@ pub(in crate::analyze) struct Before {
     frees: Vec<f64>,
     /// Number of frees since accounting began.
     total: u64,
-    /// Those frees are not known.
+    /// Allocations are counted in windows: the number of such frees is unknown.
     in_windows: bool,
     /// Resident memory at remembered instants, if known.
     resident: Vec<Option<u64>>,
 }
 
-/// What call sites that seem to leak keep per second.
+/// Amounts kept per second by call sites that seem to leak.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::analyze) struct Kept {
     /// Blocks.
@@ -132,7 +132,7 @@ impl Judgement {
     }
 }
 
-/// What a call site keeps per second, of which `live` blocks live.
+/// Amounts that a call site with `live` live blocks keeps per second.
 pub(in crate::analyze) fn kept(judgement: &Judgement, live: u64) -> Kept {
     let a_second = |objects: u64, seconds: f64| figure(objects) / seconds.max(f64::MIN_POSITIVE);
     let blocks = match judgement.survival {

@@ -1,5 +1,7 @@
 //! Schedules for simulated programs of known cost: the bound holds in every span, not just in the end.
 
+mod following;
+
 use super::*;
 use crate::sample_windows::Windows;
 
@@ -87,6 +89,17 @@ fn run(
     (account, measured)
 }
 
+/// Whether allocations and frees are counted after an action.
+fn carry_out(action: Action, (allocations, frees): (bool, bool)) -> (bool, bool) {
+    match action {
+        Action::Enable(Part::Allocations) => (true, frees),
+        Action::Disable(Part::Allocations) => (false, frees),
+        Action::Enable(Part::Frees) => (allocations, true),
+        Action::Disable(Part::Frees) => (allocations, false),
+        _ => (allocations, frees),
+    }
+}
+
 fn simulate(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outcome {
     simulate_seed(program, world, share, seconds, 7)
 }
@@ -141,13 +154,9 @@ fn simulate_seed(program: Program<'_>, world: World, share: f64, seconds: f64, s
                 outcome.counted.0.push(ends[0], ends[1], ns(stratum));
                 outcome.counted.1.push(account.allocated_s - window.allocated_s);
             }
-            match action {
-                Action::Enable(Part::Allocations) => counted.0 = true,
-                Action::Disable(Part::Allocations) => counted.0 = false,
-                Action::Enable(Part::Frees) => counted.1 = true,
-                Action::Disable(Part::Frees) => counted.1 = false,
-                Action::BeginWindow => window = now,
-                Action::EndWindow { .. } | Action::FollowFrees | Action::LoseFrees => {}
+            counted = carry_out(*action, counted);
+            if *action == Action::BeginWindow {
+                window = now;
             }
         }
         now.spent_s += world.switch_s;
@@ -412,44 +421,4 @@ fn slow_work_is_deferred_while_probes_are_due_to_be_disabled() {
         }
     }
     assert!(has_been_pressed && has_been_free);
-}
-
-/// A program that frees all that it allocates, and then does much less.
-fn calms_down(at_s: f64) -> (Rates, f64) {
-    if at_s < 60. {
-        (CALLS, 60.)
-    } else {
-        (Rates { own: 0.5, allocations: 0.06, frees: 0.02 }, f64::INFINITY)
-    }
-}
-
-#[test]
-fn frees_are_followed_again_once_the_bound_has_room_for_all_of_them() {
-    let base = Instant::now();
-    let mut schedule = Schedule::begin(Budget::new(0.1), base, Rng::with_seed(7));
-    let (mut account, mut counted, mut follows) = (Account::default(), (true, true), vec![(0., true)]);
-    while account.at_s < 120. {
-        let now_s = schedule.next().saturating_duration_since(base).as_secs_f64().max(account.at_s);
-        let (now, measured) = run(&calms_down, WORLD, account, now_s, counted);
-        account = now;
-        let at = base + Duration::from_secs_f64(now_s);
-        let actions = schedule.advance(at, measured);
-        for action in &actions {
-            match action {
-                Action::Enable(Part::Allocations) => counted.0 = true,
-                Action::Disable(Part::Allocations) => counted.0 = false,
-                Action::Enable(Part::Frees) => counted.1 = true,
-                Action::Disable(Part::Frees) => counted.1 = false,
-                Action::FollowFrees => follows.push((now_s, true)),
-                Action::LoseFrees => follows.push((now_s, false)),
-                Action::BeginWindow | Action::EndWindow { .. } => {}
-            }
-        }
-        if !actions.is_empty() {
-            schedule.carried_out(at, Measured::default(), 0.);
-        }
-        assert!(counted.1 || !follows.last().unwrap().1, "frees are missed at {now_s}: {follows:?}");
-    }
-    let [(_, true), (lost_s, false), (found_s, true)] = follows[..] else { panic!("{follows:?}") };
-    assert!(lost_s < 1. && (60. ..90.).contains(&found_s), "{follows:?}");
 }

@@ -238,10 +238,10 @@ fn verdict(profile: &Profile) -> String {
         None => headline(profile),
         Some(from) if !profile.coverage.knows_live() => {
             let watched = duration(profile.elapsed());
-            let needed = profile.coverage.windows.map_or(0, |windows| windows.needed_percent);
-            let remedy = if needed > 0 { format!(" (it takes {needed} %)") } else { String::new() };
+            let needed = profile.coverage.windows.and_then(|windows| windows.needed_percent);
+            let remedy = needed.map_or_else(String::new, |needed| format!(" (it takes {needed} %)"));
             format!(
-                "watched for {watched}: profile.max_overhead has no room to follow all frees{remedy}, so live memory is \
+                "watched for {watched}: following all frees costs more than profile.max_overhead allows{remedy}, so live memory is \
                  unknown and no call site is judged; estimates from {from}"
             )
         }

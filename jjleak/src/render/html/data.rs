@@ -52,7 +52,7 @@ struct Data<'a> {
     everything: &'static str,
     /// Colour of the root frame.
     root: String,
-    /// What the figures are: live or allocated.
+    /// Name of the figures: live or allocated.
     figure: &'static str,
     by: &'static str,
     inverted: bool,

@@ -30,7 +30,7 @@ pub(super) fn cards(profile: &Profile) -> Markup {
     html! {
         .cards {
             @if profile.coverage.knows_live() { (totals("Live: not freed yet", profile.live())) }
-            @else { (card("Live: not freed yet", "unknown", "the cost bound has no room for all frees", "bad")) }
+            @else { (card("Live: not freed yet", "unknown", "following all frees costs more than --max-overhead allows", "bad")) }
             (totals("Allocated since the start", profile.allocated()))
             @if let [first, .., last] = &profile.history[..] && profile.coverage.knows_live() {
                 (change(first, last, profile.history.len()))

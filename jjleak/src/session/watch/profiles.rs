@@ -184,7 +184,7 @@ impl Watch {
             watched.spending.read_cpu_time(watched.pid());
         }
         let windows = collector.windows().filter(|windows| !windows.is_whole());
-        let needed_percent = bound.as_ref().and_then(Bound::needed_percent).unwrap_or_default();
+        let needed_percent = bound.as_ref().and_then(Bound::needed_percent);
         let windows = windows.map(|windows| InWindows {
             weight: windows.mean_weight(now_ns()),
             needed_percent,

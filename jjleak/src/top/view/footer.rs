@@ -154,7 +154,9 @@ fn coverage(coverage: &Coverage) -> String {
                 if coverage.knows_live() {
                     format!("ESTIMATES from {windows} of time")
                 } else {
-                    format!("ALLOCATED, not live (no room to follow frees); ESTIMATES from {windows} of time")
+                    format!(
+                        "ALLOCATED, not live: following frees exceeds --max-overhead; ESTIMATES from {windows} of time"
+                    )
                 }
             }
             None => String::new(),
