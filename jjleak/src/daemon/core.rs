@@ -339,13 +339,13 @@ impl Core {
     /// Logs the outcome of a run for the process with this name.
     fn tell(&mut self, finding: &Finding, is_too_costly: bool, name: &str, growth: Option<&str>) {
         let watched = self.watcher.same(finding.pid, finding.start_time);
-        let grows = watched.as_ref().is_some_and(|watched| watched.case.trend().growth() > 0.);
+        let is_rising = watched.as_ref().is_some_and(|watched| watched.case.trend().growth() > 0.);
+        let grows = is_rising || growth.is_some();
         let outcome = Outcome::of(finding, is_too_costly, grows);
         let outcome = match watched {
-            Some(watched) => outcome.with_memory(watched),
+            Some(watched) => outcome.with_memory(watched, growth),
             None => outcome,
         };
-        let outcome = outcome.with_growth(growth);
         outcome.with_report(&self.config.http.listen, finding.verdict_profile.as_ref()).log(name);
     }
 

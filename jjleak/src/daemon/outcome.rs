@@ -62,13 +62,15 @@ impl Outcome {
         Self { pid, leaking: finding.leaking, profile, is_warning, what, why, memory, report }
     }
 
-    /// Adds the process's resident memory, and the time until its room is used up.
-    pub(super) fn with_memory(self, watched: &Watched) -> Self {
+    /// Adds the process's resident memory, the time until its room is used up, and what grew while it was profiled.
+    pub(super) fn with_memory(self, watched: &Watched, grew: Option<&str>) -> Self {
         let last = watched.case.last();
         let growth = watched.case.trend().growth();
         let resident = bytes(last.resident);
+        let grew_by = grew.map_or_else(String::new, |grew| format!("; {grew}"));
         if growth <= 0. {
-            return Self { memory: format!("; resident memory {resident}, not growing now"), ..self };
+            let now = if grew.is_some() { "" } else { ", not growing now" };
+            return Self { memory: format!("; resident memory {resident}{now}{grew_by}"), ..self };
         }
         let rate = Rate { per_second: growth, low: growth, high: growth };
         let left = last.limit.and_then(|limit| {
@@ -80,14 +82,8 @@ impl Outcome {
                 duration(time)
             ))
         });
-        let memory = format!("; resident memory {resident}, {}{}", pace(rate), left.unwrap_or_default());
-        Self { memory, ..self }
-    }
-
-    /// Adds the growth while it was profiled, with its cause.
-    pub(super) fn with_growth(self, growth: Option<&str>) -> Self {
-        let Some(growth) = growth else { return self };
-        let memory = format!("{}; {growth}", self.memory);
+        let left = left.unwrap_or_default();
+        let memory = format!("; resident memory {resident}, {}{left}{grew_by}", pace(rate));
         Self { memory, ..self }
     }
 

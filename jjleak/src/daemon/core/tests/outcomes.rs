@@ -140,3 +140,25 @@ fn a_verdict_holds_even_if_later_snapshots_of_the_run_are_inconclusive() {
     assert_eq!(outcome.last_profile, Some(Id::of(&last)));
     assert_eq!(outcome.verdict_profile, expected.verdict_profile);
 }
+
+#[test]
+fn what_grew_and_is_no_leak_is_a_warning_with_its_cause() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.scan();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let mut fixed = finding(pid, start_time);
+    (fixed.leaking, fixed.judged) = (0, true);
+    let said = |growth: Option<&str>| {
+        let (outcome, growth) = (Ok(Some(fixed.clone())), growth.map(str::to_owned));
+        let ended = Message::Ended { pid, start_time, outcome, is_too_costly: false, runs: None, growth };
+        logged(|| fixture.shared.core().handle(ended))
+    };
+
+    let grew = "it grew by 108.2 MiB in 15.1 s, mostly by Java heap";
+    let grown = said(Some(grew));
+    assert!(grown.contains("WARN") && grown.contains("grows, but was not found to leak"), "{grown}");
+    assert!(grown.contains(&format!("; {grew}")) && !grown.contains("not growing now"), "{grown}");
+    let still = said(None);
+    assert!(!still.contains("WARN") && still.contains("not growing now"), "{still}");
+}
