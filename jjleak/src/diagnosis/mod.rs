@@ -43,7 +43,7 @@ pub enum Cause {
     SharedMemory,
     /// Mapped files.
     MappedFiles,
-    /// Anonymous memory that is not malloc's.
+    /// Anonymous memory outside the C library's malloc.
     OwnPool,
     /// Compiled code and other memory of the JVM.
     JvmInternal,
@@ -89,7 +89,7 @@ impl Cause {
             Self::Threads => "threads",
             Self::SharedMemory => "shared memory",
             Self::MappedFiles => "mapped files",
-            Self::OwnPool => "anonymous memory that is not malloc's",
+            Self::OwnPool => "anonymous memory outside the C library's malloc",
             Self::JvmInternal => "memory of the JVM itself",
             Self::PageCache => "page cache of the control group",
             Self::Kernel => "kernel memory of the control group",
@@ -338,17 +338,19 @@ impl Growth<'_> {
         finding(Cause::Threads, grown, evidence, &self.profile()).filter(|_| is_cause)
     }
 
-    /// Anonymous memory grows that neither malloc nor a JVM claims.
+    /// Anonymous memory grows that neither the C library's malloc nor a JVM claims.
     fn own_pool(&self) -> Option<Finding> {
         let kinds = [Kind::Anonymous, Kind::Brk];
-        let cause = if self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty() {
-            Cause::OwnPool
-        } else {
-            // It may be malloc's.
-            Cause::Unknown
-        };
+        let mut evidence = self.largest_rows(&kinds);
+        let is_known = self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty();
+        let other_allocator = self.last.arenas == Some(0);
+        if other_allocator {
+            evidence.push("the C library's malloc is not used: another allocator may hold it".to_owned());
+        }
+        let cause = if is_known && !other_allocator { Cause::OwnPool } else { Cause::Unknown };
+        // Counts the calls of allocators, too.
         let to_do = format!("jjleak --mmap -p {}", self.pid);
-        finding(cause, self.of(&kinds), self.largest_rows(&kinds), &to_do)
+        finding(cause, self.of(&kinds), evidence, &to_do)
     }
 
     /// The control group grows more than the process.

@@ -64,6 +64,16 @@ fn anonymous_memory_may_be_an_allocators_that_could_not_be_read() {
     let first = scan(&[(Kind::Anonymous, "", 10)]);
     let last = ProcessScan { unknown: vec!["no arena".to_owned()], ..scan(&[(Kind::Anonymous, "", 90)]) };
     assert_eq!(causes(&first, &last), [Cause::Unknown]);
+    let of_jemalloc = |mib| ProcessScan { arenas: Some(0), ..scan(&[(Kind::Anonymous, "", mib)]) };
+    assert_eq!(causes(&of_jemalloc(10), &of_jemalloc(90)), [Cause::Unknown]);
+}
+
+#[test]
+fn what_only_one_scan_could_read_is_compared_as_anonymous_memory() {
+    let first = scan(&[(Kind::Anonymous, "", 100)]);
+    let last = with_malloc(110, 0);
+    assert_eq!(by_kind(&first, &last), [(Kind::Anonymous, 10 << 20), (Kind::File, 5 << 20)]);
+    assert_eq!(causes(&first, &last)[0], Cause::Unknown);
 }
 
 #[test]
