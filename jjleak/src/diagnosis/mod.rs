@@ -43,7 +43,7 @@ pub enum Cause {
     SharedMemory,
     /// Mapped files.
     MappedFiles,
-    /// Anonymous memory outside the C library's malloc.
+    /// Anonymous memory outside glibc's malloc.
     OwnPool,
     /// Compiled code and other memory of the JVM.
     JvmInternal,
@@ -89,7 +89,7 @@ impl Cause {
             Self::Threads => "threads",
             Self::SharedMemory => "shared memory",
             Self::MappedFiles => "mapped files",
-            Self::OwnPool => "anonymous memory outside the C library's malloc",
+            Self::OwnPool => "anonymous memory outside glibc's malloc",
             Self::JvmInternal => "memory of the JVM itself",
             Self::PageCache => "page cache of the control group",
             Self::Kernel => "kernel memory of the control group",
@@ -338,16 +338,17 @@ impl Growth<'_> {
         finding(Cause::Threads, grown, evidence, &self.profile()).filter(|_| is_cause)
     }
 
-    /// Anonymous memory grows that neither the C library's malloc nor a JVM claims.
+    /// Anonymous memory grows that neither glibc's malloc nor a JVM claims.
     fn own_pool(&self) -> Option<Finding> {
         let kinds = [Kind::Anonymous, Kind::Brk];
         let mut evidence = self.largest_rows(&kinds);
         let is_known = self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty();
-        let other_allocator = self.last.arenas == Some(0);
-        if other_allocator {
-            evidence.push("the C library's malloc is not used: another allocator may hold it".to_owned());
+        let uses_malloc = self.last.arenas.is_some_and(|arenas| arenas > 0);
+        if !uses_malloc {
+            evidence
+                .push("the program does not use glibc's malloc: its own allocator may hold it".to_owned());
         }
-        let cause = if is_known && !other_allocator { Cause::OwnPool } else { Cause::Unknown };
+        let cause = if is_known && uses_malloc { Cause::OwnPool } else { Cause::Unknown };
         // Counts the calls of allocators, too.
         let to_do = format!("jjleak --mmap -p {}", self.pid);
         finding(cause, self.of(&kinds), evidence, &to_do)

@@ -14,8 +14,8 @@ fn scan(rows: &[(Kind, &str, u64)]) -> ProcessScan {
     ProcessScan {
         scan: Scan { resident, proportional: resident, swapped: 0, rows },
         jvm: None,
-        malloc: None,
-        arenas: None,
+        malloc: Some(Usage::default()),
+        arenas: Some(1),
         threads: 4,
         control_group: None,
         unknown: Vec::new(),
@@ -66,11 +66,13 @@ fn anonymous_memory_may_be_an_allocators_that_could_not_be_read() {
     assert_eq!(causes(&first, &last), [Cause::Unknown]);
     let of_jemalloc = |mib| ProcessScan { arenas: Some(0), ..scan(&[(Kind::Anonymous, "", mib)]) };
     assert_eq!(causes(&of_jemalloc(10), &of_jemalloc(90)), [Cause::Unknown]);
+    let of_musl = |mib| ProcessScan { malloc: None, arenas: None, ..scan(&[(Kind::Brk, "[heap]", mib)]) };
+    assert_eq!(causes(&of_musl(10), &of_musl(90)), [Cause::Unknown]);
 }
 
 #[test]
 fn what_only_one_scan_could_read_is_compared_as_anonymous_memory() {
-    let first = scan(&[(Kind::Anonymous, "", 100)]);
+    let first = ProcessScan { malloc: None, ..scan(&[(Kind::Anonymous, "", 100)]) };
     let last = with_malloc(110, 0);
     assert_eq!(by_kind(&first, &last), [(Kind::Anonymous, 10 << 20), (Kind::File, 5 << 20)]);
     assert_eq!(causes(&first, &last)[0], Cause::Unknown);

@@ -89,23 +89,26 @@ fn read_jvm(pid: Pid, mappings: &[Mapping]) -> Result<Option<JvmMemory>, String>
     read.map(Some).map_err(|error| reason(&error))
 }
 
-/// Arenas of the C library; `None` if the process does not map it.
+/// Arenas of glibc, in its library or in a static program; `None` if the process has neither.
 fn read_arenas(pid: Pid, mappings: &[Mapping], time: Duration) -> Result<Option<glibc::Arenas>, String> {
     let is_c_library = |mapping: &Mapping| {
         let name = mapping.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name == "libc.so.6" || name.starts_with("libc-2.")
     };
-    if !mappings.iter().any(is_c_library) {
-        return Ok(None);
-    }
+    let maps_library = mappings.iter().any(is_c_library);
     let open = || -> io::Result<_> { Ok((ProcessMemory::open(pid)?, ProcessPages::open(pid)?)) };
     let (memory, pages) = open().map_err(|error| error.to_string())?;
     let memory = Timed { memory, end: Instant::now() + time, is_late: Cell::new(false) };
     let read = glibc::read(&memory, &pages, mappings);
     let has_break = mappings.iter().any(|mapping| mapping.path.as_os_str() == "[heap]");
-    if matches!(read, Err(glibc::Unknown::NoArena)) && !has_break {
+    match read {
+        // A static program with another C library, or without one.
+        Err(glibc::Unknown::NoArena) if !maps_library => return Ok(None),
         // Its malloc has never been used: another allocator serves the program, or it has allocated nothing yet.
-        return Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }));
+        Err(glibc::Unknown::NoArena) if !has_break => {
+            return Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }));
+        }
+        _ => {}
     }
     if memory.is_late.get() {
         return Err(format!("it takes more than {} ms", time.as_millis()));
