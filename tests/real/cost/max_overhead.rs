@@ -176,8 +176,9 @@ fn live_memory_is_unknown_where_the_bound_has_no_room_for_all_frees() {
 
 #[test]
 fn several_estimates_are_within_three_standard_errors() {
-    /// More at a time would be a load test.
-    const AT_A_TIME: usize = 4;
+    /// More at a time would be a load test: where the CPUs are busy, a probed program does less in a window than outside.
+    const AT_A_TIME: usize = 2;
+    const ROUNDS: usize = 2;
     require_bpf!();
 
     let run = || {
@@ -185,10 +186,13 @@ fn several_estimates_are_within_three_standard_errors() {
         assert_nothing_lost(&report);
         off(&report, leaked)
     };
-    let off: Vec<f64> = thread::scope(|scope| {
-        let runs: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(run)).collect();
-        runs.into_iter().map(|run| run.join().unwrap()).collect()
-    });
+    let at_a_time = || -> Vec<f64> {
+        thread::scope(|scope| {
+            let runs: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(run)).collect();
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        })
+    };
+    let off: Vec<f64> = (0..ROUNDS).flat_map(|_| at_a_time()).collect();
 
     assert!(off.iter().all(|off| off.abs() < FAR), "{off:?}");
     // The probability of two is about one in ten thousand.
