@@ -165,7 +165,7 @@ impl Growth<'_> {
             self.java_heap(),
             self.classes(),
             self.threads(),
-            self.kind(Cause::SharedMemory, &[Kind::Shared], "ls -l /dev/shm; ipcs -m"),
+            self.kind(Cause::SharedMemory, &[Kind::Shared], &format!("jjleak --mmap=all -p {}", self.pid)),
             self.kind(Cause::MappedFiles, &[Kind::File], &format!("jjleak --mmap=files -p {}", self.pid)),
             self.kind(Cause::JvmInternal, &[Kind::Code, Kind::Gc, Kind::Cds], &self.profile()),
             self.own_pool(),
@@ -344,7 +344,7 @@ impl Growth<'_> {
         let mut evidence = self.largest_rows(&kinds);
         let is_known = self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty();
         let uses_malloc = self.last.arenas.is_some_and(|arenas| arenas > 0);
-        if !uses_malloc {
+        if is_known && !uses_malloc {
             evidence
                 .push("the program does not use glibc's malloc: its own allocator may hold it".to_owned());
         }

@@ -66,6 +66,10 @@ fn anonymous_memory_may_be_an_allocators_that_could_not_be_read() {
     assert_eq!(causes(&first, &last), [Cause::Unknown]);
     let of_jemalloc = |mib| ProcessScan { arenas: Some(0), ..scan(&[(Kind::Anonymous, "", mib)]) };
     assert_eq!(causes(&of_jemalloc(10), &of_jemalloc(90)), [Cause::Unknown]);
+    let unread =
+        ProcessScan { arenas: None, malloc: None, unknown: vec!["too slow".to_owned()], ..of_jemalloc(90) };
+    let said = format!("{:?}", diagnose(&of_jemalloc(10), &unread, Duration::from_secs(30), 42));
+    assert!(!said.contains("does not use"), "nothing is known of its malloc: {said}");
     let of_musl = |mib| ProcessScan { malloc: None, arenas: None, ..scan(&[(Kind::Brk, "[heap]", mib)]) };
     assert_eq!(causes(&of_musl(10), &of_musl(90)), [Cause::Unknown]);
 }

@@ -100,20 +100,19 @@ fn read_arenas(pid: Pid, mappings: &[Mapping], time: Duration) -> Result<Option<
     let (memory, pages) = open().map_err(|error| error.to_string())?;
     let memory = Timed { memory, end: Instant::now() + time, is_late: Cell::new(false) };
     let read = glibc::read(&memory, &pages, mappings);
-    let has_break = mappings.iter().any(|mapping| mapping.path.as_os_str() == "[heap]");
-    match read {
-        // A static program with another C library, or without one.
-        Err(glibc::Unknown::NoArena) if !maps_library => return Ok(None),
-        // Its malloc has never been used: another allocator serves the program, or it has allocated nothing yet.
-        Err(glibc::Unknown::NoArena) if !has_break => {
-            return Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }));
-        }
-        _ => {}
-    }
     if memory.is_late.get() {
         return Err(format!("it takes more than {} ms", time.as_millis()));
     }
-    read.map(Some).map_err(|error| error.to_string())
+    let has_break = mappings.iter().any(|mapping| mapping.path.as_os_str() == "[heap]");
+    match read {
+        // A static program with another C library, or without one.
+        Err(glibc::Unknown::NoArena) if !maps_library => Ok(None),
+        // Its malloc has never been used: another allocator serves the program, or it has allocated nothing yet.
+        Err(glibc::Unknown::NoArena) if !has_break => {
+            Ok(Some(glibc::Arenas { arenas: Vec::new(), thread_caches: 0, mapped: None }))
+        }
+        read => read.map(Some).map_err(|error| error.to_string()),
+    }
 }
 
 /// Memory that cannot be read any more from some time on.

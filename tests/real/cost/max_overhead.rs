@@ -176,7 +176,7 @@ fn live_memory_is_unknown_where_the_bound_has_no_room_for_all_frees() {
 
 #[test]
 fn several_estimates_are_within_three_standard_errors() {
-    /// More at a time would be a load test: where the CPUs are busy, a probed program does less in a window than outside.
+    /// With more at a time, CPUs are busy, and estimates are too low (docs/overhead.md).
     const AT_A_TIME: usize = 2;
     const ROUNDS: usize = 2;
     require_bpf!();

@@ -1,6 +1,7 @@
 //! `jjleak memory`: rows add up, and the cause of growth is named.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
 use serde_json::Value;
@@ -20,7 +21,11 @@ fn scanned(pid: u32) -> Vec<Value> {
 
 /// Starts the program that leaks at a steady pace for so many milliseconds. Its input must stay open.
 fn leaking(milliseconds: u32) -> (Process, ChildStdin) {
-    let mut command = Command::new(compile::paced());
+    leaking_in(compile::paced(), milliseconds)
+}
+
+fn leaking_in(program: &Path, milliseconds: u32) -> (Process, ChildStdin) {
+    let mut command = Command::new(program);
     let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
     let mut stdin = process.stdin.take().unwrap();
@@ -49,6 +54,15 @@ fn a_native_leak_is_the_cause_of_growth() {
     assert_eq!(cause["cause"], "native_leak", "{last}");
     assert!(cause["confidence"].as_f64().unwrap() > 0.9, "{cause}");
     assert_eq!(cause["to_do"], format!("jjleak -p {}", process.id()));
+}
+
+#[test]
+fn a_native_leak_is_the_cause_of_growth_in_a_static_program() {
+    let (process, _stdin) = leaking_in(compile::static_paced(), 6_000);
+
+    let reports = scanned(process.id());
+
+    assert_eq!(reports[1]["diagnosis"][0]["cause"], "native_leak", "{}", reports[1]);
 }
 
 #[test]

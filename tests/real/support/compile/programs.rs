@@ -89,6 +89,14 @@ pub(crate) fn paced() -> &'static Path {
     PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
 }
 
+/// The same, linked statically with glibc.
+pub(crate) fn static_paced() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("static-paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1", "-static"])
+    })
+}
+
 /// Mechanism by which the wrapping library forwards calls to the C library's allocator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wrapper {
