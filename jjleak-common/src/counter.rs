@@ -96,6 +96,10 @@ counters! {
     MappingEventLost = "mapping_event_lost", Loss;
     /// A mapping was not recorded because the table of mappings was full; its bytes are missing.
     MappingTableFull = "mapping_table_full", Loss;
+    /// A page fault was not recorded because the ring buffer was full; its page is shown as one that nobody touched.
+    PageFaultLost = "page_fault_lost", Loss;
+    /// A touched page was not recorded because the table of pages was full; it is shown as one that nobody touched.
+    PageTableFull = "page_table_full", Loss;
     /// An allocator made a mapping, which is not counted: the blocks that it allocates from the mapping are.
     MappingOfAllocator = "mapping_of_allocator", Note;
     /// A Java frame has no name because its code or class was unloaded before it could be looked up; the figures are exact.

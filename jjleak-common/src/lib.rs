@@ -8,6 +8,7 @@
 //! - [`process`]: one row per profiled process: whether it is armed, and its program image.
 //! - [`live`]: the table of live allocations.
 //! - [`mapping`]: system calls that map and unmap memory.
+//! - [`fault`]: page faults.
 //! - [`freed`]: blocks that leave that table while a snapshot is taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
 //! - [`settings`]: constants of the programs, which the loader sets.
@@ -26,6 +27,7 @@
 
 pub mod cookie;
 pub mod counter;
+pub mod fault;
 pub mod freed;
 pub mod jvm;
 pub mod live;
@@ -83,6 +85,8 @@ pub mod names {
     pub const PROGRAMS: &str = "PROGRAMS";
     /// Ring buffer of [`crate::mapping::Event`].
     pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
+    /// Ring buffer of [`crate::fault::Fault`].
+    pub const PAGE_FAULTS: &str = "PAGE_FAULTS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: [`crate::settings::Settings`].

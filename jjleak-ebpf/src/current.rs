@@ -1,6 +1,10 @@
 //! Identity of the current process and thread, and what the kernel knows of it.
 
-use core::{ffi::c_void, mem::MaybeUninit};
+use core::{
+    ffi::c_void,
+    mem::MaybeUninit,
+    ptr::{addr_of, read_volatile},
+};
 
 use aya_ebpf::{
     bindings::bpf_pidns_info,
@@ -9,13 +13,30 @@ use aya_ebpf::{
         generated::{bpf_get_current_task, bpf_get_ns_current_pid_tgid},
     },
 };
-use jjleak_common::process::{ProcessRow, ProcessSlot};
+use jjleak_common::process::{ImageId, ProcessRow, ProcessSlot};
 
 use crate::{
     constants::{kernel_offset, setting},
     maps::{PROCESSES, TRACKED},
     memory::read_kernel,
 };
+
+/// The current process, if it is profiled.
+pub(crate) struct Caller {
+    pub(crate) image: ImageId,
+    pub(crate) row: *const ProcessRow,
+}
+
+impl Caller {
+    /// `None` if the current process is not profiled or not armed.
+    #[inline(always)]
+    pub(crate) fn current() -> Option<Self> {
+        let row = PROCESSES.get_ptr(slot_of_caller()?.0 as u32)?;
+        // SAFETY: points into a map value.
+        let image = unsafe { read_volatile(addr_of!((*row).image)) };
+        if image == 0 { None } else { Some(Self { image: ImageId(image as u32), row }) }
+    }
+}
 
 /// Slot of the current process, if the probe does not determine it; `None` if it is not profiled. Only used if the user side is
 /// in the initial PID namespace.
@@ -72,6 +93,18 @@ pub(crate) fn current_process() -> Option<u32> {
     } else {
         Some(current_in_namespace()?.tgid)
     }
+}
+
+/// Returns true if the kernel reads user memory only as far as it is resident, as walks of stacks do: the fault makes nothing resident.
+/// False if the kernel does not tell.
+#[inline(always)]
+pub(crate) fn must_not_fault() -> bool {
+    if kernel_offset!(task_faults_disabled) == 0 {
+        return false;
+    }
+    // SAFETY: has no preconditions.
+    let task = unsafe { bpf_get_current_task() };
+    read_kernel::<u32>(task + kernel_offset!(task_faults_disabled)).is_some_and(|depth| depth > 0)
 }
 
 /// Thread ID of the current thread on the user side, or the kernel's own if it has none there.

@@ -21,6 +21,7 @@
 //! - `exits`: calls that end at a probe other than a return probe.
 //! - `replacement`: mappings that replace others.
 //! - `mapping`: reports of system calls that map and unmap memory.
+//! - `fault`: reports of page faults.
 //! - `process`: start, `exec` and end of processes.
 //! - `steps`: single steps of the accounting, in the benchmark's object only.
 //! - `programs`: the programs.
@@ -43,6 +44,8 @@ mod constants;
 mod current;
 #[cfg(target_arch = "bpf")]
 mod exits;
+#[cfg(target_arch = "bpf")]
+mod fault;
 #[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]

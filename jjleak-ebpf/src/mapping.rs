@@ -1,20 +1,17 @@
 //! Reports system calls that map and unmap memory. All decisions are left to the user side where possible.
 
-use core::ptr::{addr_of, read_volatile};
-
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
     mapping::{Call, Event, MAP_FIXED, MappingKinds, flag},
-    process::{ImageId, ProcessRow},
     stack::lost_row,
 };
 
 use crate::{
     accounting,
     constants::setting,
-    current,
-    maps::{MAPPING_EVENTS, PROCESSES, count},
+    current::{self, Caller},
+    maps::{MAPPING_EVENTS, count},
     stack,
     syscall::{self, Syscall, UserRegisters},
 };
@@ -28,23 +25,6 @@ fn kinds() -> MappingKinds {
 #[inline(always)]
 fn follows_breaks() -> bool {
     kinds().has_break() && current::knows_breaks()
-}
-
-/// The profiled process that made a call.
-struct Caller {
-    image: ImageId,
-    row: *const ProcessRow,
-}
-
-impl Caller {
-    /// `None` if the current process is not profiled or not armed.
-    #[inline(always)]
-    fn current() -> Option<Self> {
-        let row = PROCESSES.get_ptr(current::slot_of_caller()?.0 as u32)?;
-        // SAFETY: points into a map value.
-        let image = unsafe { read_volatile(addr_of!((*row).image)) };
-        if image == 0 { None } else { Some(Self { image: ImageId(image as u32), row }) }
-    }
 }
 
 /// Entry of a call. Reports calls that may unmap memory, and calls whose arguments alone do not determine the outcome.

@@ -81,6 +81,9 @@ pub(crate) static PROGRAMS: RingBuf = RingBuf::with_byte_size(256 << 10, 0);
 #[map]
 pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]
+pub(crate) static PAGE_FAULTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
+
+#[map]
 pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_COUNTERS + 1, BPF_F_MMAPABLE);
 #[btf_map]
 pub(crate) static CALLS: TaskStorage<Calls> = TaskStorage::new();

@@ -8,6 +8,10 @@ use core::{
 
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user};
 
+/// Addresses above belong to the kernel, or are error numbers (Documentation/arch/x86/x86_64/mm.rst). With five levels of page tables, the
+/// kernel chooses addresses below for programs that do not ask for others.
+pub(crate) const USER_SPACE_END: u64 = 1 << 47;
+
 /// Reads a word of the target's memory; `None` if it is not resident.
 #[inline(always)]
 pub(crate) fn read_user_word(address: u64) -> Option<u64> {

@@ -7,7 +7,9 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, exits, mapping, outcome, process, registers::Hit, replacement, syscall::Syscall};
+use crate::{
+    accounting, exits, fault, mapping, outcome, process, registers::Hit, replacement, syscall::Syscall,
+};
 
 /// Entry of a function that returns a new block.
 #[uprobe]
@@ -162,6 +164,21 @@ pub(crate) fn syscall_leave(ctx: RawTracePointContext) -> i32 {
     if let Some(call) = syscall.number().and_then(Call::of_x86_64) {
         mapping::leave(&syscall, call, ctx.arg(1));
     }
+    0
+}
+
+/// A program touches a page that is not mapped, or not as it needs it.
+#[raw_tracepoint(tracepoint = "page_fault_user")]
+pub(crate) fn fault_of_program(ctx: RawTracePointContext) -> i32 {
+    // arch/x86/include/asm/trace/exceptions.h: (address, regs, error_code)
+    fault::report(ctx.arg(0), ctx.arg(2));
+    0
+}
+
+/// The kernel touches such a page, for a system call of the program.
+#[raw_tracepoint(tracepoint = "page_fault_kernel")]
+pub(crate) fn fault_of_kernel(ctx: RawTracePointContext) -> i32 {
+    fault::report(ctx.arg(0), ctx.arg(2));
     0
 }
 

@@ -15,12 +15,9 @@ use crate::{
     constants::kernel_offset,
     current,
     maps::MAPPINGS,
-    memory::read_kernel,
+    memory::{USER_SPACE_END, read_kernel},
     stack::{self, changes, mapping_at, seen},
 };
-
-/// Addresses above belong to the kernel, or are error numbers.
-const USER_SPACE_END: u64 = 1 << 47;
 
 /// The kernel has chosen an address for a mapping of the current process. Mappings that a process places over other code itself
 /// (`MAP_FIXED`) are not reported: the dynamic loader uses them only within a range that the kernel has chosen.

@@ -2,7 +2,11 @@
 
 use core::mem::offset_of;
 
-use aya_ebpf::{EbpfContext, bindings::pt_regs};
+use aya_ebpf::{
+    EbpfContext,
+    bindings::pt_regs,
+    helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs},
+};
 
 use crate::{memory::read_kernel, registers::Registers};
 
@@ -17,6 +21,14 @@ impl Syscall {
     pub(crate) fn new<C: EbpfContext>(ctx: &C) -> Self {
         // SAFETY: the context of a program at a function's entry or exit begins with the function's arguments.
         Self { registers: unsafe { *ctx.as_ptr().cast::<*const pt_regs>() } }
+    }
+
+    /// The registers that the current thread had in user space; null if it has none.
+    #[inline(always)]
+    pub(crate) fn of_current() -> Self {
+        // SAFETY: the current task is always valid.
+        let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) };
+        Self { registers: registers as *const pt_regs }
     }
 
     /// Number of the system call; `None` if it cannot be read.

@@ -14,6 +14,7 @@
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
+//! | [`residency`] | page faults, and the state of pages | the stack that made each page resident |
 //! | [`sample_windows`] | windows of time in which allocations are counted | weights and standard errors |
 //! | [`snapshot`] | - | the types of what is known at one instant |
 //! | [`collect`] | maps | a snapshot of one instant |
@@ -66,6 +67,7 @@ pub mod profile;
 pub mod push;
 pub mod render;
 pub mod reports;
+pub mod residency;
 pub mod sample_windows;
 pub mod session;
 pub mod snapshot;

@@ -18,6 +18,8 @@ pub struct Baseline {
 struct Held {
     live: Totals,
     allocated: Totals,
+    /// Squares of the standard errors of `live`, in bytes and objects.
+    live_variance: (f64, f64),
 }
 
 impl Baseline {
@@ -29,10 +31,19 @@ impl Baseline {
             let held = stacks.entry(matching.key(&stack.frames)).or_default();
             held.live = [held.live, stack.live].into_iter().sum();
             held.allocated = [held.allocated, stack.allocated].into_iter().sum();
+            let (bytes, objects) = variance(stack.live_error);
+            held.live_variance.0 += bytes;
+            held.live_variance.1 += objects;
         }
         let ProcessInfo { pid, start_time, .. } = profile.process;
         let process = (pid != 0 && start_time != 0).then_some((pid, start_time));
         Self { matching, stacks, process }
+    }
+
+    /// Indexes a dump, which has all that the process held then: it can be subtracted from later ones of the same process.
+    #[must_use]
+    pub fn of_dump(profile: &Profile, matching: Matching) -> Self {
+        Self { process: None, ..Self::of(profile, matching) }
     }
 
     /// Returns whether the profile is of this very process. Its accounting begins empty each time, so nothing
@@ -55,6 +66,11 @@ impl Baseline {
             if let Some(held) = left.get_mut(&self.matching.key(&stack.frames)) {
                 take_out(&mut stack.live, &mut held.live);
                 take_out(&mut stack.allocated, &mut held.allocated);
+                let (bytes, objects) = variance(stack.live_error);
+                stack.live_error = stack.live_error.map(|_| Totals {
+                    bytes: root(bytes + held.live_variance.0),
+                    objects: root(objects + held.live_variance.1),
+                });
                 if stack.live.is_nothing() {
                     stack.ages = None;
                     stack.blocks.clear();
@@ -68,6 +84,21 @@ impl Baseline {
             take_out(&mut moment.live, &mut { out });
         }
     }
+}
+
+/// Squares of standard errors; 0 for exact figures.
+#[expect(clippy::cast_precision_loss, reason = "a standard error has no use for more than 53 bits")]
+fn variance(error: Option<Totals>) -> (f64, f64) {
+    error.map_or((0., 0.), |error| ((error.bytes as f64).powi(2), (error.objects as f64).powi(2)))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the root of a sum of squares is not negative, and a standard error has no use for a fraction"
+)]
+fn root(variance: f64) -> u64 {
+    variance.sqrt().round() as u64
 }
 
 /// Subtracts what both have in common. Remaining bytes keep at least one object, if there was one; objects of

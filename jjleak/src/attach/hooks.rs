@@ -6,7 +6,7 @@ use aya::Ebpf;
 use aya::programs::RawTracePoint;
 use jjleak_common::settings::KernelOffsets;
 
-use super::{Error, Following};
+use super::{Error, Following, Settings};
 
 /// A program at a tracepoint.
 struct Hook {
@@ -24,11 +24,13 @@ enum Need {
     WithTasks,
     /// If other processes than the named ones are profiled.
     Following,
+    /// If page faults are reported.
+    Faults,
 }
 
 /// The programs, in the order in which they are attached. The records that they write are those of [`super::Hints`]. Programs
 /// for system calls that map memory are in [`super::mapping_events`].
-const HOOKS: [Hook; 5] = [
+const HOOKS: [Hook; 7] = [
     Hook {
         program: "area_placed",
         tracepoint: "vm_unmapped_area",
@@ -41,15 +43,18 @@ const HOOKS: [Hook; 5] = [
     Hook { program: "thread_exit", tracepoint: "sched_process_exit", need: Need::Always },
     Hook { program: "process_fork", tracepoint: "sched_process_fork", need: Need::WithTasks },
     Hook { program: "process_exit", tracepoint: "sched_process_exit", need: Need::Following },
+    Hook { program: "fault_of_program", tracepoint: "page_fault_user", need: Need::Faults },
+    Hook { program: "fault_of_kernel", tracepoint: "page_fault_kernel", need: Need::Faults },
 ];
 
 /// Attaches the programs that are needed.
-pub(super) fn attach(ebpf: &mut Ebpf, following: Following, offsets: &KernelOffsets) -> Result<(), Error> {
+pub(super) fn attach(ebpf: &mut Ebpf, settings: &Settings, offsets: &KernelOffsets) -> Result<(), Error> {
     for Hook { program, tracepoint, need } in HOOKS {
         match need {
             Need::WithTasks if offsets.task_tgid == 0 => {}
-            Need::Following if following == Following::Nobody => {}
-            Need::Always | Need::WithTasks | Need::Following => attach_one(ebpf, program, tracepoint)?,
+            Need::Following if settings.following == Following::Nobody => {}
+            Need::Faults if !settings.faults => {}
+            Need::Always | Need::WithTasks | Need::Following | Need::Faults => attach_one(ebpf, program, tracepoint)?,
             Need::IfPossible(warning) => {
                 if let Err(error) = attach_one(ebpf, program, tracepoint) {
                     tracing::warn!("{warning}");

@@ -14,6 +14,7 @@ mod kernel_offsets;
 mod kernel_types;
 mod mapped;
 mod mapping_events;
+mod page_faults;
 mod object;
 mod preflight;
 mod probes;
@@ -53,6 +54,7 @@ pub use hints::{BegunProgram, Hints, MappedCode, PendingHints};
 pub use jjleak_common::settings::SizeFilter;
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
+pub use page_faults::PageFaults;
 pub use object::{Capacity, Following, MAX_ROWS, Settings};
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
@@ -348,6 +350,11 @@ impl Attachment {
     /// Mapping events of the kernel side, if the settings request them. Can be called once.
     pub fn mapping_events(&mut self) -> Result<MappingEvents, Error> {
         Ok(MappingEvents::new(Ring::new(self.ring(names::MAPPING_EVENTS)?)))
+    }
+
+    /// Page faults, if the settings request them. Can be called once.
+    pub fn page_faults(&mut self) -> Result<PageFaults, Error> {
+        Ok(PageFaults::new(Ring::new(self.ring(names::PAGE_FAULTS)?)))
     }
 
     /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use jjleak_common::fault::RING_BYTES as FAULT_RING_BYTES;
 use jjleak_common::mapping::{MappingKinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::settings::Settings as Constants;
@@ -64,6 +65,8 @@ pub struct Settings {
     pub following: Following,
     /// Mappings to trace, for [`super::Attachment::mapping_events`]; none by default.
     pub mappings: Option<MappingKinds>,
+    /// True to report page faults, for [`super::Attachment::page_faults`].
+    pub faults: bool,
     /// Sampling of allocations.
     pub sampling: Sampling,
     /// True to sum up the live bytes of each stack on every allocation and free, so that the blocks need not be read.
@@ -91,6 +94,7 @@ impl Settings {
             sizes: SizeFilter::default(),
             following: Following::Nobody,
             mappings: None,
+            faults: false,
             sampling: Sampling::Off,
             combined: false,
             threads: false,
@@ -166,7 +170,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     if mappings.is_some() {
         mapping_events::follow(&mut ebpf)?;
     }
-    hooks::attach(&mut ebpf, following, &offsets)?;
+    hooks::attach(&mut ebpf, &settings, &offsets)?;
     Ok((ebpf, probes))
 }
 
@@ -226,7 +230,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
 }
 
 /// Sizes of the maps that depend on the settings: entries, or bytes of ring buffers.
-fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 8] {
+fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 9] {
     let stacks = FIRST_ROW + (1 << constants.stack_rows_log2);
     [
         (names::LIVE, 1 << constants.live_sets_log2),
@@ -236,6 +240,7 @@ fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u3
         (names::FRAMES, constants.frame_bytes),
         (names::EVENTS, if settings.trace { RING_BYTES } else { PAGE }),
         (names::MAPPING_EVENTS, settings.mappings.map_or(UNUSED_RING_BYTES, |_| MAPPING_RING_BYTES)),
+        (names::PAGE_FAULTS, if settings.faults { FAULT_RING_BYTES } else { UNUSED_RING_BYTES }),
         (names::MAPPINGS, 1 + TABLES_PER_PROCESS * settings.capacity.processes),
     ]
 }

@@ -14,7 +14,7 @@ use super::Failure;
 use super::output_args::{OutputArgs, TextArgs};
 use crate::analyze::SortBy;
 use crate::attach::{Capacity, Following, MAX_ROWS, Settings, SizeFilter};
-use crate::profile::{Coverage, Sampling};
+use crate::profile::{Coverage, Sampling, SourceKind};
 use crate::render::{Contents, Format, Value};
 use crate::reports::OutputPlan;
 
@@ -199,6 +199,10 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) strict: bool,
 
+    /// Where figures come from, which the command decides.
+    #[arg(skip)]
+    pub(super) source: SourceKind,
+
     /// Print more messages to stderr; if given twice, also those of the BPF programs
     #[arg(short, long, action = ArgAction::Count)]
     pub(super) verbose: u8,
@@ -263,14 +267,14 @@ impl Args {
 
     /// Contents of text reports: those of bcc's memleak if options of its kind are given.
     pub(super) fn contents(&self) -> Contents {
-        let chooses = self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
+        let chooses = self.source == SourceKind::Growth || self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
         self.text.contents(&self.outputs, self.show_allocs || self.combined_only || self.trace || chooses)
     }
 
     /// Returns true if any output contains verdicts.
     pub(super) fn wants_verdicts(&self) -> bool {
         let has_verdicts = |format: &Format| *format != Format::Text || self.contents().verdicts;
-        !self.trace && self.outputs.format.iter().any(has_verdicts)
+        self.source != SourceKind::Growth && !self.trace && self.outputs.format.iter().any(has_verdicts)
     }
 
     /// Applies the arguments to the settings of the kernel side.
@@ -298,13 +302,17 @@ impl Args {
             return Err(Failure::usage(what.to_owned()));
         }
         Ok(Coverage {
+            source: self.source,
             older: Duration::from_millis(self.older),
             sampling: self.sampling(),
             windows: None,
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
             // Younger allocations are not in the figures and must not be judged.
-            settle: self.settle.max(Duration::from_millis(self.older)),
+            settle: match self.source {
+                SourceKind::Growth => Duration::ZERO,
+                _ => self.settle.max(Duration::from_millis(self.older)),
+            },
             some_sizes: self.min_size > 0 || self.max_size < u64::MAX,
             threads: self.threads,
         })

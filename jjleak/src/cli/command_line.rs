@@ -6,6 +6,7 @@ use super::args::Args;
 use super::daemon::DaemonArgs;
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
+use super::growth::GrowthArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
 use super::memory::MemoryArgs;
 use super::report::ReportArgs;
@@ -39,6 +40,7 @@ pub(super) enum Command {
     Report(ReportArgs),
     Diff(DiffArgs),
     Memory(MemoryArgs),
+    Growth(Box<GrowthArgs>),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
     Completions(CompletionsArgs),

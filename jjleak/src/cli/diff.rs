@@ -10,7 +10,7 @@ use crate::analyze::{Difference, Matching, Pace, SortBy};
 use crate::profile::Profile;
 use crate::render::{Contents, Format};
 use crate::reports::write_difference;
-use crate::session::{SavedFiles, Source};
+use crate::session::{Naming, SavedFiles, Source};
 
 /// Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone
 ///
@@ -71,7 +71,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
 
 /// The profile in a file.
 fn read(path: &Path) -> Result<Profile, Failure> {
-    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false }.profiles(Pace::Thorough)?;
+    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false, naming: Naming::default() }.profiles(Pace::Thorough)?;
     Ok(match <[Profile; 1]>::try_from(profiles) {
         Ok([only]) => only,
         Err(several) => Profile::merge(several.iter()).into_owned(),

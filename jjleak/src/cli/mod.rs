@@ -12,6 +12,7 @@ mod diff;
 mod doctor;
 mod estimate;
 mod failure;
+mod growth;
 mod hints;
 mod manual;
 mod memory;
@@ -88,6 +89,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     }
     init_log(match &command_line.command {
         Some(Command::Top(args)) => args.verbosity(),
+        Some(Command::Growth(args)) => args.verbosity(),
         _ => command_line.args.verbose,
     });
     match command_line.command {
@@ -95,6 +97,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         None => profile::profile(&command_line.args),
         Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Memory(args)) => memory::scan(&args),
+        Some(Command::Growth(args)) => growth::follow(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Completions(args)) => {
             manual::completions(&args);

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::Profile;
-use crate::render::{Contents, Format, Options, Value};
+use crate::render::{Contents, Format, GraphLimits, Options, Value};
 use crate::reports::OutputPlan;
 
 /// Number of stacks, and of verdicts, in text reports: as many as fit on a screen or two.
@@ -36,7 +36,19 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "PATH")]
     pub(super) out: Option<PathBuf>,
 
-    /// Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]
+    /// Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Call graphs")]
+    nodefraction: Option<f64>,
+
+    /// Smallest share of all memory of a call in call graphs [default: 0.001]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, help_heading = "Call graphs")]
+    edgefraction: Option<f64>,
+
+    /// Maximum number of functions in call graphs [default: 80]
+    #[arg(long, value_name = "N", help_heading = "Call graphs")]
+    maxnodes: Option<usize>,
+
+    /// Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]
     #[arg(long, value_name = "VALUES", value_delimiter = ',')]
     by: Vec<Value>,
 }
@@ -46,6 +58,12 @@ impl OutputArgs {
     pub(super) fn plan(&self, sort: SortBy, contents: Contents, by: Value) -> OutputPlan {
         let mut options = OutputPlan::options(Selection { sort, top: self.top.unwrap_or(TOP) });
         options.contents = contents;
+        let usual = GraphLimits::default();
+        options.graph = GraphLimits {
+            node_fraction: self.nodefraction.unwrap_or(usual.node_fraction),
+            edge_fraction: self.edgefraction.unwrap_or(usual.edge_fraction),
+            max_nodes: self.maxnodes.unwrap_or(usual.max_nodes),
+        };
         let by = if self.by.is_empty() { vec![by] } else { self.by.clone() };
         OutputPlan { formats: self.format.clone(), out: self.out.clone(), by, options }
     }
@@ -107,7 +125,7 @@ impl TextArgs {
 /// Output options of the commands that show saved profiles.
 #[derive(Debug, Clone, clap::Args)]
 #[command(mut_arg("format", |format| {
-    let help = "Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed";
+    let help = "Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot";
     format.default_values([Str::from(Format::Text.name())]).help(help).long_help(format!("{help}\n\n{SAVED_FORMAT_NOTE}"))
 }))]
 #[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe \
@@ -132,6 +150,14 @@ impl SavedOutputArgs {
         plan.options.inverted = self.inverted;
         plan.options.view = view;
         plan
+    }
+}
+
+/// Parses a share of the whole.
+fn parse_share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0. ..=1.).contains(&share) => Ok(share),
+        _ => Err("not a number from 0 to 1".to_owned()),
     }
 }
 

@@ -4,6 +4,7 @@ use super::args::{Args, Subject};
 use super::{Failure, allocator_tables, baseline};
 use crate::attach::{Following, Programs, Settings};
 use crate::processes::{Pid, Streams};
+use crate::profile::SourceKind;
 use crate::render::Format;
 use crate::session::{CostBound, Listing, Plan, Schedule, Target};
 
@@ -14,7 +15,8 @@ const KERNEL_LOG_VERBOSITY: u8 = 2;
 pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
-    let allocators = allocator_tables::choice(args)?;
+    let mut allocators = allocator_tables::choice(args)?;
+    allocators.is_none = args.source == SourceKind::Growth;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
         let what = "--max-overhead supports one process only: give one -p";
         return Err(Failure::usage(what.to_owned()));
@@ -78,5 +80,9 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
         _ => args.max_processes,
     };
     args.apply(&mut settings);
+    if args.source == SourceKind::Growth {
+        settings.faults = true;
+        settings.capacity.blocks = 1;
+    }
     Ok(settings)
 }

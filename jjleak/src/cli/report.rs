@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use super::Failure;
+use super::failure::OTHER;
 use super::output_args::{SavedOutputArgs, TextArgs};
 use super::view::ViewArgs;
-use crate::analyze::Pace;
+use crate::analyze::{Baseline, Matching, Pace};
+use crate::notices::print;
 use crate::profile::Profile;
 use crate::render::Contents;
 use crate::reports::Outputs;
-use crate::session::{SavedFiles, Source};
+use crate::session::{self, Naming, SavedFiles, Source};
 
 /// Show saved profiles (pprof files) of jjleak or of another tool
 ///
@@ -19,9 +21,26 @@ use crate::session::{SavedFiles, Source};
 #[command(mut_arg("outstanding", |outstanding| outstanding.help("List the stacks with outstanding allocations in text instead of \
     verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both")))]
 pub(super) struct ReportArgs {
-    /// Profiles in pprof format, such as those of --format pprof; - for stdin
-    #[arg(value_name = "FILE", required = true)]
+    /// Profiles: pprof files, such as those of --format pprof, and heap profiles of jemalloc, gperftools and tcmalloc; plain or compressed
+    /// with gzip or zstd; - for stdin
+    #[arg(value_name = "FILE", required_unless_present = "latest")]
     files: Vec<PathBuf>,
+
+    /// Show the newest of the files that match this pattern, as in 'heap.*'
+    #[arg(long, value_name = "PATTERN", conflicts_with = "files")]
+    latest: Option<String>,
+
+    /// Subtract this profile, stack by stack: what came since
+    #[arg(long, value_name = "FILE")]
+    base: Option<PathBuf>,
+
+    /// Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]
+    #[arg(long, value_name = "FILE")]
+    perf_map: Option<PathBuf>,
+
+    /// Folder with the root file system of the profiled process, for names in heap profiles of allocators
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -44,13 +63,44 @@ impl ReportArgs {
     }
 }
 
+/// The newest of the files that match a pattern.
+fn newest(pattern: &str) -> Result<PathBuf, Failure> {
+    let paths = glob::glob(pattern).map_err(|error| Failure::usage(format!("--latest {pattern}: {error}")))?;
+    let changed = |path: PathBuf| Some((path.metadata().ok()?.modified().ok()?, path));
+    let newest = paths.filter_map(Result::ok).filter(|path| path.is_file()).filter_map(changed).max();
+    let Some((_, path)) = newest else {
+        let what = format!("no file matches --latest {pattern}");
+        return Err(Failure::new(OTHER, what, "quote the pattern, so that the shell leaves it alone"));
+    };
+    print(&format!("the newest of {pattern} is {}", path.display()));
+    Ok(path)
+}
+
 /// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let mut files = SavedFiles { paths: args.files.clone(), threads: args.threads };
-    let profiles = files.profiles(Pace::Thorough)?;
+    let naming = Naming { perf_map: args.perf_map.clone(), sysroot: args.sysroot.clone() };
+    let paths = match &args.latest {
+        Some(pattern) => vec![newest(pattern)?],
+        None => args.files.clone(),
+    };
+    let base = match &args.base {
+        Some(file) => {
+            let read = SavedFiles::read(file, &naming).map_err(session::Error::from)?;
+            let read = if args.threads { read } else { read.across_threads() };
+            Some(Baseline::of_dump(&read, Matching::default()))
+        }
+        None => None,
+    };
+    let mut profiles = SavedFiles { paths, threads: args.threads, naming }.profiles(Pace::Thorough)?;
+    for (profile, base) in profiles.iter_mut().flat_map(|profile| base.iter().map(move |base| (profile, base))) {
+        base.subtract_from(profile);
+    }
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();
     words.retain(|words| !words.is_empty());
+    if let Some(file) = &args.base {
+        words.insert(0, format!("only what is not in {}", file.display()));
+    }
     let mut contents = args.contents();
     contents.outstanding |= !words.is_empty();
     let all = Profile::merge(shown.iter());

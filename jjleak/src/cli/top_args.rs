@@ -4,6 +4,7 @@ use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
 use crate::cli::Failure;
 use crate::cli::args::Args;
+use crate::profile::SourceKind;
 use crate::render::Format;
 use crate::top::Sort;
 
@@ -24,6 +25,11 @@ pub(super) struct TopArgs {
     /// rate (of growth) or age (of the oldest live allocation)
     #[arg(id = "order", long = "sort", value_name = "ORDER", default_value_t = Sort::Verdict)]
     pub(super) sort: Sort,
+
+    /// Show pages that become resident, as jjleak growth does, instead of allocations
+    #[arg(id = "of_growth", long = "growth")]
+    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "sample_rate", "sample_bytes", "combined_only", "older"])]
+    of_growth: bool,
 }
 
 impl TopArgs {
@@ -89,7 +95,9 @@ impl clap::Args for Profiling {
 
 impl FromArgMatches for Profiling {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Args::from_arg_matches(matches).map(Self)
+        let of_growth = matches.try_get_one::<bool>("of_growth").ok().flatten().is_some_and(|given| *given);
+        let source = if of_growth { SourceKind::Growth } else { SourceKind::Malloc };
+        Ok(Self(Args { source, ..Args::from_arg_matches(matches)? }))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use jjleak_common::counter::Counter;
-use jjleak_common::live::Record;
 
 use super::Collector;
 use super::snapshots::merge_rows;
 use crate::mappings::{Allocated, TrackedMappings};
-use crate::snapshot::{Cohorts, LiveBlocks, RawStack, Snapshot, StackUse, sums};
+use crate::snapshot::sums::{self, Counted};
+use crate::snapshot::{RawStack, Snapshot, StackUse};
 
 impl Collector {
     /// Adds the mappings of a snapshot's image to it, except those made by allocator code, whose blocks are
@@ -32,20 +32,10 @@ fn add(
     is_in_allocator: impl Fn(u32) -> bool,
     hash: impl Fn(u32) -> u64,
 ) {
-    let mut live: BTreeMap<u32, (LiveBlocks, Cohorts)> = BTreeMap::new();
-    let instants_ns = &snapshot.instants_ns;
+    let mut live: BTreeMap<u32, Counted> = BTreeMap::new();
     for mapped in table.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
-        let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
-        let (sum, cohorts) = live.entry(mapped.stack).or_default();
-        sum.add(&record);
-        let interval = instants_ns.partition_point(|instant| *instant < mapped.time_ns);
-        if interval < instants_ns.len()
-            && let Ok(interval) = u16::try_from(interval)
-        {
-            let cohort = sums::cohort_of(cohorts, interval);
-            cohort.objects += 1;
-            cohort.bytes += mapped.bytes;
-        }
+        let sums = live.entry(mapped.stack).or_default();
+        sums.add(mapped.bytes, mapped.time_ns, &snapshot.instants_ns);
     }
     let mut tally = table.tally();
     let mut stacks: BTreeMap<_, _> = mem::take(&mut snapshot.stacks).into_iter().collect();
@@ -58,9 +48,9 @@ fn add(
         let used = stacks.entry(row).or_insert_with(new);
         used.allocated_objects += objects;
         used.allocated_bytes += bytes;
-        if let Some((mapped, cohorts)) = live.remove(&row) {
-            used.live.merge(&mapped);
-            sums::merge_cohorts(&mut used.cohorts, &cohorts);
+        if let Some(mapped) = live.remove(&row) {
+            used.live.merge(&mapped.live);
+            sums::merge_cohorts(&mut used.cohorts, &mapped.cohorts);
         }
     }
     snapshot.stacks = merge_rows(stacks.into_iter().collect(), snapshot.blocks_per_stack);

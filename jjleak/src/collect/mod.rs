@@ -9,6 +9,7 @@ mod frames;
 mod freed;
 mod live;
 mod mappings;
+mod pages;
 mod snapshots;
 mod spill;
 mod stacks;
@@ -42,6 +43,7 @@ use unfinished::UnfinishedStacks;
 use windows::WindowSums;
 
 pub use eviction::EvictedRow;
+pub(crate) use pages::StackPages;
 
 /// Reads the tables of an attachment.
 pub struct Collector {
@@ -62,7 +64,7 @@ pub struct Collector {
     timelines: Timelines,
     windows: Option<WindowSums>,
     schedule: EvictionSchedule,
-    /// True if rows from which nothing was allocated are kept: stacks of mappings are counted on the user side only.
+    /// True if rows from which nothing was allocated are kept: stacks of mappings and of page faults are counted on the user side only.
     keeps_uncounted: bool,
     /// Number of rows of the stack table that had blocks at the last snapshot.
     rows_with_blocks: usize,
@@ -73,7 +75,7 @@ pub struct Collector {
 impl Collector {
     /// Maps the tables, except that of live blocks, which is mapped while it is read. Must be called once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
-        let Settings { sampling, combined, threads, mappings, .. } = *attachment.settings();
+        let Settings { sampling, combined, threads, mappings, faults, .. } = *attachment.settings();
         let mut live = Mapped::writable(attachment.map(names::LIVE)?)?;
         live.release();
         Ok(Self {
@@ -90,7 +92,7 @@ impl Collector {
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
             schedule: EvictionSchedule::default(),
-            keeps_uncounted: mappings.is_some(),
+            keeps_uncounted: mappings.is_some() || faults,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
             frames: Frames::new(
                 attachment.ring(names::FRAMES)?,

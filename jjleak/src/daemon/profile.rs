@@ -24,7 +24,7 @@ use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
 use crate::profile::Profile;
 use crate::push::Pusher;
-use crate::render::{Contents, Format, Options, Value, render};
+use crate::render::{Contents, Format, GraphLimits, Options, Value, render};
 
 /// Process to profile, and settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -363,6 +363,7 @@ pub fn options() -> Options {
         full: false,
         rules: Rules::default(),
         inverted: false,
+        graph: GraphLimits::default(),
         view: String::new(),
     }
 }

@@ -165,7 +165,7 @@ impl Growth<'_> {
             self.java_heap(),
             self.classes(),
             self.threads(),
-            self.kind(Cause::SharedMemory, &[Kind::Shared], &format!("jjleak --mmap=all -p {}", self.pid)),
+            self.kind(Cause::SharedMemory, &[Kind::Shared], &self.who_touches()),
             self.kind(Cause::MappedFiles, &[Kind::File], &format!("jjleak --mmap=files -p {}", self.pid)),
             self.kind(Cause::JvmInternal, &[Kind::Code, Kind::Gc, Kind::Cds], &self.profile()),
             self.own_pool(),
@@ -222,6 +222,11 @@ impl Growth<'_> {
         let changes = self.by_kind();
         let sum: i64 = changes.iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, grown)| grown).sum();
         u64::try_from(sum).unwrap_or_default()
+    }
+
+    /// Names the stacks that make memory resident.
+    fn who_touches(&self) -> String {
+        format!("jjleak growth -p {}", self.pid)
     }
 
     fn profile(&self) -> String {
@@ -349,8 +354,11 @@ impl Growth<'_> {
                 .push("the program does not use glibc's malloc: its own allocator may hold it".to_owned());
         }
         let cause = if is_known && uses_malloc { Cause::OwnPool } else { Cause::Unknown };
-        // Counts the calls of allocators, too.
-        let to_do = format!("jjleak --mmap -p {}", self.pid);
+        let to_do = match cause {
+            Cause::OwnPool => self.who_touches(),
+            // Counts the calls of allocators, too.
+            _ => format!("jjleak --mmap -p {}", self.pid),
+        };
         finding(cause, self.of(&kinds), evidence, &to_do)
     }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::glibc::{self, ProcessPages, Usage};
 use super::hotspot::{JvmMemory, PresentMemory};
-use super::{Claim, Kind, Row, Scan, stacks};
+use super::scan::areas;
+use super::{Claim, Kind, Row, Scan, Use, stacks, uses};
 use crate::file_content::Content;
 use crate::jvm::{self, Memory, ProcessMemory, Symbols};
 use crate::processes::{Error, GroupMemory, Mapping, ModuleFiles, ModuleTable, Pid};
@@ -73,6 +74,27 @@ impl ProcessScan {
         let control_group = GroupMemory::of(pid);
         Ok(Self { scan, jvm, malloc, arenas: number, threads: threads(pid), control_group, unknown })
     }
+}
+
+/// Divides the memory of a process by its uses, in ascending order. Chunks of malloc are not told apart. What cannot be read is left to
+/// the mapping.
+///
+/// # Errors
+///
+/// The process has ended, has no memory of its own, or must not be read.
+pub fn uses_of(pid: Pid) -> Result<Vec<Use>, Error> {
+    let mappings = Mapping::all(pid)?;
+    let jvm = read_jvm(pid, &mappings).unwrap_or_default();
+    let mut claims: Vec<_> = jvm.iter().flat_map(JvmMemory::ranges).map(of_jvm).collect();
+    let opened = ProcessMemory::open(pid).and_then(|memory| Ok((memory, ProcessPages::open(pid)?)));
+    let of_malloc = opened.ok().and_then(|(memory, pages)| glibc::ranges(&memory, &pages, &mappings).ok());
+    claims.extend(of_malloc.into_iter().flatten().map(|range| Claim {
+        range,
+        kind: Kind::MallocLive,
+        name: String::new(),
+    }));
+    claims.extend(stacks::of_native_threads(pid, &mappings));
+    Ok(uses(&areas(pid)?, &claims))
 }
 
 /// The JVM in a process; `None` without one.

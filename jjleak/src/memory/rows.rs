@@ -59,7 +59,7 @@ pub fn rows(areas: &[Area], claims: &[Claim], pages: &impl Pages) -> io::Result<
 }
 
 /// Parts of the claimed addresses in ascending order, each with the earliest claim on it.
-fn disjoint(claims: &[Claim]) -> Vec<(Range<u64>, &Claim)> {
+pub(super) fn disjoint(claims: &[Claim]) -> Vec<(Range<u64>, &Claim)> {
     let mut edges: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * claims.len());
     for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.range.is_empty()) {
         edges.push((claim.range.start, true, index));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     fn anonymous(range: Range<u64>, resident: u64) -> Area {
-        Area { range, shared: false, name: String::new(), resident, proportional: resident, swapped: 0 }
+        Area { range, shared: false, name: String::new(), resident, proportional: resident, swapped: 0, huge: 0 }
     }
 
     fn claim(range: Range<u64>, kind: Kind) -> Claim {

@@ -32,23 +32,8 @@ impl Scan {
     ///
     /// The process has ended, has no memory of its own, or must not be read.
     pub fn of(pid: Pid, claims: &[Claim]) -> Result<Self, Error> {
-        let path = pid.proc_file("smaps");
-        let failed = |source: io::Error| match (source.kind(), source.raw_os_error()) {
-            (io::ErrorKind::NotFound, _) | (_, Some(NO_SUCH_PROCESS)) => Error::Gone(pid),
-            _ => Error::Read { path: path.clone(), source },
-        };
-        let mut text = Vec::new();
-        let file = File::open(&path).map_err(failed)?;
-        file.take(MAX_SMAPS_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-        if text.len() as u64 > MAX_SMAPS_BYTES {
-            return Err(Error::TooLong { path: path.clone(), most: MAX_SMAPS_BYTES });
-        }
-        if text.is_empty() {
-            return Err(Error::NoProgram(pid));
-        }
-        let text = String::from_utf8_lossy(&text);
-        let areas = parse_smaps(&text)
-            .map_err(|line| Error::Malformed { path: path.clone(), line: line.to_owned() })?;
+        let areas = areas(pid)?;
+        let failed = |source| failed(pid, "pagemap", source);
         let pages = ProcessPages::open(pid).map_err(failed)?;
         let rows = rows(&areas, claims, &pages).map_err(failed)?;
         let sum = |of: fn(&Area) -> u64| areas.iter().map(of).sum();
@@ -58,6 +43,29 @@ impl Scan {
             swapped: sum(|area| area.swapped),
             rows,
         })
+    }
+}
+
+/// All mappings of a process.
+pub(super) fn areas(pid: Pid) -> Result<Vec<Area>, Error> {
+    let failed = |source| failed(pid, "smaps", source);
+    let mut text = Vec::new();
+    let file = File::open(pid.proc_file("smaps")).map_err(failed)?;
+    file.take(MAX_SMAPS_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_SMAPS_BYTES {
+        return Err(Error::TooLong { path: pid.proc_file("smaps"), most: MAX_SMAPS_BYTES });
+    }
+    if text.is_empty() {
+        return Err(Error::NoProgram(pid));
+    }
+    let text = String::from_utf8_lossy(&text);
+    parse_smaps(&text).map_err(|line| Error::Malformed { path: pid.proc_file("smaps"), line: line.to_owned() })
+}
+
+fn failed(pid: Pid, file: &str, source: io::Error) -> Error {
+    match (source.kind(), source.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) | (_, Some(NO_SUCH_PROCESS)) => Error::Gone(pid),
+        _ => Error::Read { path: pid.proc_file(file), source },
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Area {
     pub proportional: u64,
     /// Bytes in swap.
     pub swapped: u64,
+    /// Resident bytes in huge pages.
+    pub huge: u64,
 }
 
 /// Places of shared memory: `memfd_create(2)`, shmget(2), `shm_overview(7)`, shared anonymous memory.
@@ -58,10 +60,12 @@ pub fn parse_smaps(text: &str) -> Result<Vec<Area>, &str> {
             "Rss:" => &mut area.resident,
             "Pss:" => &mut area.proportional,
             "Swap:" => &mut area.swapped,
+            "AnonHugePages:" | "ShmemPmdMapped:" | "FilePmdMapped:" => &mut area.huge,
             _ => continue,
         };
         let kilobytes = words.next().and_then(|number| number.parse::<u64>().ok());
-        *sum = kilobytes.and_then(|kilobytes| kilobytes.checked_mul(1024)).ok_or(line)?;
+        let bytes = kilobytes.and_then(|kilobytes| kilobytes.checked_mul(1024));
+        *sum = bytes.and_then(|bytes| sum.checked_add(bytes)).ok_or(line)?;
     }
     Ok(areas)
 }
@@ -79,6 +83,7 @@ fn header(line: &str) -> Option<Area> {
         resident: 0,
         proportional: 0,
         swapped: 0,
+        huge: 0,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::profile::{Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, Totals};
+use crate::profile::{Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, Totals};
 
 /// The tool that wrote the file.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
@@ -31,6 +31,7 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("looks", (profile.snapshots > 0).then(|| profile.snapshots.to_string()));
     add("unjudged_sites", (profile.unjudged_sites > 0).then(|| profile.unjudged_sites.to_string()));
     add("some_sizes", coverage.some_sizes.then(String::new));
+    add("source", (coverage.source != SourceKind::Malloc).then(|| coverage.source.name().to_owned()));
     add("threads", coverage.threads.then(|| "true".to_owned()));
     add("combined", coverage.combined.then(|| "true".to_owned()));
     add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
@@ -155,6 +156,7 @@ impl<'a> Comments<'a> {
         Coverage {
             older: Duration::from_nanos(self.number("older_ns").unwrap_or_default()),
             settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
+            source: self.values.get("source").and_then(|name| SourceKind::named(name)).unwrap_or_default(),
             some_sizes: self.values.contains_key("some_sizes"),
             sampling,
             threads: self.values.contains_key("threads"),

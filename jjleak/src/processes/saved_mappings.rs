@@ -22,13 +22,20 @@ pub struct SavedMappings {
     pub unopened: Vec<Unopened>,
     /// Files that are not those that were mapped, by their device and inode: they were replaced, or are another host's.
     pub others: Vec<PathBuf>,
+    /// Folder with the root file system of the host that the mappings are of.
+    root: Option<PathBuf>,
 }
 
 impl SavedMappings {
-    /// Opens the files with code.
+    /// Opens the files with code, below a folder with the root file system of their host if one is given.
     #[must_use]
-    pub fn open(mappings: &[Mapping]) -> Self {
-        let mut saved = Self { modules: ModuleTable::default(), unopened: Vec::new(), others: Vec::new() };
+    pub fn open(mappings: &[Mapping], root: Option<&Path>) -> Self {
+        let mut saved = Self {
+            modules: ModuleTable::default(),
+            unopened: Vec::new(),
+            others: Vec::new(),
+            root: root.map(Path::to_owned),
+        };
         let mut parts = BTreeMap::<&Path, FileParts>::new();
         for mapping in mappings {
             parts.entry(&mapping.path).or_default().push(Part::of(mapping));
@@ -50,7 +57,8 @@ impl SavedMappings {
         let path = mapping.path.clone();
         match self.try_open(mapping) {
             Ok(module) => {
-                if Some(module.version.file) != mapping.file {
+                // Files of another host have other inodes.
+                if self.root.is_none() && Some(module.version.file) != mapping.file {
                     self.others.push(path);
                 }
                 Some(module)
@@ -70,7 +78,9 @@ impl SavedMappings {
             return Err(io::Error::other(format!("the profile has more than {MAX_FILES} files")));
         }
         let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
-        ModuleFiles::default().open_path(own, &mapping.path)
+        let below = |root: &PathBuf| root.join(mapping.path.strip_prefix("/").unwrap_or(&mapping.path));
+        let path = self.root.as_ref().map_or_else(|| mapping.path.clone(), below);
+        ModuleFiles::default().open_path(own, &path)
     }
 }
 
@@ -88,7 +98,7 @@ mod tests {
         let mappings = own_mappings();
         let exe = std::env::current_exe().unwrap();
         let text = mappings.iter().find(|mapping| mapping.executable && mapping.path == exe).unwrap();
-        let saved = SavedMappings::open(&mappings);
+        let saved = SavedMappings::open(&mappings, None);
         let located = saved.modules.find(text.addresses.start + 5).unwrap();
         assert_eq!(saved.modules.get(located.module).path, exe);
         assert_eq!(located.offset, text.file_offset + 5);
@@ -101,7 +111,7 @@ mod tests {
         mappings.retain(|mapping| mapping.executable && mapping.file.is_some());
         mappings[0].path = "/nowhere/library.so".into();
         mappings[1].file = Some(FileId { device: (0, 0), inode: 1 });
-        let saved = SavedMappings::open(&mappings[..2]);
+        let saved = SavedMappings::open(&mappings[..2], None);
         assert_eq!(saved.unopened.len(), 1);
         assert_eq!(saved.unopened[0].path, Path::new("/nowhere/library.so"));
         assert_eq!(saved.others, [mappings[1].path.clone()]);

@@ -8,6 +8,7 @@ mod cost;
 mod frame_numbers;
 mod history;
 mod merge;
+mod source_kind;
 mod threads;
 mod unwinding;
 mod verdict;
@@ -30,6 +31,7 @@ pub use cost::Cost;
 pub(crate) use history::growth_of_later_half;
 pub use history::{Moment, remember, resident_growth};
 pub(crate) use merge::add_count;
+pub use source_kind::SourceKind;
 pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
 
 /// Placeholder shown for the frames of a stack that was not kept.
@@ -167,6 +169,8 @@ fn root_of_squares(numbers: impl Iterator<Item = u64>) -> u64 {
 /// Blocks and processes that the figures cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
+    /// Where the figures come from.
+    pub source: SourceKind,
     /// Minimum age of the blocks in live figures.
     pub older: Duration,
     /// Which allocations were sampled. Unless it is off, cumulative and live figures are estimates.

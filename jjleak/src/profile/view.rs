@@ -51,8 +51,9 @@ impl StackFilter {
         if !self.kinds.is_empty() {
             let kinds: BTreeSet<_> = self.kinds.iter().flat_map(|kinds| kinds.all()).copied().collect();
             for stack in &mut profile.stacks {
-                let is_shown =
-                    |frame: &&SharedFrame| frame.kind == FrameKind::Thread || kinds.contains(&frame.kind);
+                let is_shown = |frame: &&SharedFrame| {
+                    matches!(frame.kind, FrameKind::Thread | FrameKind::Memory) || kinds.contains(&frame.kind)
+                };
                 stack.frames = stack.frames.iter().filter(is_shown).cloned().collect();
             }
             profile.stacks.retain(|stack| stack.frames.iter().any(|frame| kinds.contains(&frame.kind)));

@@ -17,6 +17,7 @@ mod collapsed;
 mod cost;
 mod counters;
 pub mod difference;
+mod dot;
 mod findings;
 mod fold;
 mod html;
@@ -31,10 +32,12 @@ mod threads;
 mod tree;
 mod units;
 mod verdicts;
+mod words;
 
 pub(crate) use cost::share_in_words;
 pub(crate) use counters::losses;
 pub use difference::render_difference;
+pub use dot::GraphLimits;
 pub use findings::{headline, leaks};
 pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
@@ -58,7 +61,7 @@ pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
 
 /// Name of the live figures: they are what was allocated if live memory is unknown.
 pub(crate) fn live_or_allocated(coverage: &Coverage) -> &'static str {
-    if coverage.knows_live() { "live" } else { "allocated" }
+    if coverage.knows_live() { words::words(coverage.source).live } else { "allocated" }
 }
 
 /// Reason why live memory is unknown, with a remedy; `None` if it is known.
@@ -88,11 +91,14 @@ pub enum Format {
     Pprof,
     /// Collapsed stacks for flame graph tools, a line for each live stack.
     Collapsed,
+    /// A call graph in the language of Graphviz.
+    Dot,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 6] = [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed];
+    pub const ALL: [Self; 7] =
+        [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed, Self::Dot];
 
     /// Name on the command line.
     #[must_use]
@@ -104,6 +110,7 @@ impl Format {
             Self::Html => "html",
             Self::Pprof => "pprof",
             Self::Collapsed => "collapsed",
+            Self::Dot => "dot",
         }
     }
 
@@ -123,6 +130,7 @@ impl Format {
             Self::Html => "html",
             Self::Pprof => "pb.gz",
             Self::Collapsed => "collapsed",
+            Self::Dot => "dot",
         }
     }
 }
@@ -234,6 +242,8 @@ pub struct Options {
     pub rules: Rules,
     /// True to start flame graphs and collapsed stacks at the allocation function and merge its callers.
     pub inverted: bool,
+    /// Limits of the size of call graphs.
+    pub graph: GraphLimits,
     /// The shown part of the profile, as text; empty if everything is shown.
     pub view: String,
 }
@@ -268,6 +278,7 @@ pub fn render_to(
         Format::Html => html::write(profile, options, out),
         Format::Pprof => pprof::write(profile, out),
         Format::Collapsed => collapsed::write(profile, options, out),
+        Format::Dot => dot::write(profile, options, out),
     }
     .map_err(|source| Error { pid: profile.process.pid, format, source })
 }

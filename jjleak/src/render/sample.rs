@@ -9,7 +9,7 @@ use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Contents, Options, Value};
+use super::{Contents, GraphLimits, Options, Value};
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::{
     Ages, Basis, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
@@ -34,6 +34,7 @@ pub(crate) fn options() -> Options {
         full: false,
         rules: Rules::default(),
         inverted: false,
+        graph: GraphLimits::default(),
         view: String::new(),
     }
 }

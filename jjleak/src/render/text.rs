@@ -14,10 +14,13 @@ use super::counters::{Counted, losses, notes};
 use super::findings::Causes;
 use super::label::{NO_STACK, label, module, printable};
 use super::threads::ThreadShares;
+use super::words::words;
 use super::verdicts::{evidence, is_judged, is_watched, of_what_is_shown, others, site, too_early};
 use super::{Options, short, units};
 use crate::analyze::SortBy;
-use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verdict, VerdictKind};
+use crate::profile::{
+    Block, Coverage, Frame, Profile, SourceKind, StackProfile, Totals, Verdict, VerdictKind,
+};
 
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
@@ -37,8 +40,11 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
             write_verdicts(profile, selection.top, out)?;
         }
     }
+    if !judges && profile.coverage.source == SourceKind::Growth {
+        write_growth(profile, out)?;
+    }
     write_header(profile, &options.view, out)?;
-    if !judges {
+    if !judges && profile.coverage.source != SourceKind::Growth {
         write_growth(profile, out)?;
     }
     if lists {
@@ -102,10 +108,12 @@ fn write_verdict(verdict: &Verdict, shares: &ThreadShares, out: &mut impl Write)
 pub(super) fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
     let (live, allocated) = (profile.live(), profile.allocated());
     write!(out, "{}{}: ", printable(&profile.process.to_string()), units::over(profile.elapsed()))?;
+    let words = words(profile.coverage.source);
     if profile.coverage.knows_live() {
-        write!(out, "{} live in {} objects; ", units::bytes(live.bytes), live.objects)?;
+        write!(out, "{} {} in {} {}; ", units::bytes(live.bytes), words.live, live.objects, words.objects)?;
     }
-    writeln!(out, "{} allocated in {} objects", units::bytes(allocated.bytes), allocated.objects)?;
+    let (bytes, objects) = (units::bytes(allocated.bytes), allocated.objects);
+    writeln!(out, "{bytes} {} in {objects} {}", words.allocated, words.allocated_objects)?;
     write_scope(profile, out)?;
     if !view.is_empty() {
         writeln!(out, "shown: {}", printable(view))?;
@@ -135,6 +143,7 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
 fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let selection = options.selection;
     let ranking = selection.rank(profile);
+    let words = words(profile.coverage.source);
     let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
     if ranking.top.is_empty() && ranking.rest.is_empty() {
         return match profile.allocated().objects {
@@ -142,7 +151,7 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
                 writeln!(out, "[{time}] Nothing outstanding that is as old.")
             }
             _ if !options.view.is_empty() => writeln!(out, "[{time}] Nothing outstanding in what is shown."),
-            0 => writeln!(out, "[{time}] Nothing outstanding: no allocation was seen."),
+            0 => writeln!(out, "[{time}] {}", words.never),
             seen => {
                 writeln!(out, "[{time}] Nothing outstanding: all {seen} allocations seen have been freed.")
             }
@@ -150,7 +159,7 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
     }
     let number = ranking.top.len();
     if profile.coverage.knows_live() {
-        writeln!(out, "[{time}] Top {number} stacks with outstanding allocations:")?;
+        writeln!(out, "[{time}] Top {number} {}:", words.listed)?;
     } else {
         writeln!(out, "[{time}] Top {number} stacks by what they have allocated:")?;
     }
@@ -161,7 +170,7 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
     if !ranking.rest.is_empty() {
         let rest: Totals = ranking.rest.iter().map(|stack| stack.live).sum();
         let (stacks, bytes) = (ranking.rest.len(), units::bytes(rest.bytes));
-        writeln!(out, "and {stacks} more stacks: {bytes} in {} allocations", rest.objects)?;
+        writeln!(out, "and {stacks} more stacks: {bytes} in {} {}", rest.objects, words.parts)?;
     }
     Ok(())
 }
@@ -173,7 +182,7 @@ fn write_stack(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let Totals { bytes, objects } = stack.live;
-    write!(out, "\t{bytes} bytes in {objects} allocations from stack (")?;
+    write!(out, "\t{bytes} bytes in {objects} {} from stack (", words(profile.coverage.source).parts)?;
     if let Some(humane) = units::humane_bytes(bytes) {
         write!(out, "{humane}, ")?;
     }

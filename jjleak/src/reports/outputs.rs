@@ -11,7 +11,7 @@ use super::stream::stream;
 use crate::analyze::{Difference, Rules, Selection};
 use crate::notices::print;
 use crate::profile::{Profile, Totals};
-use crate::render::{Contents, Format, Options, Value, printable, render_difference};
+use crate::render::{Contents, Format, GraphLimits, Options, Value, printable, render_difference};
 use crate::store::{PendingFile, is_stream, make_folder};
 
 /// Maximum number of processes in a text report; the others are summed up.
@@ -42,13 +42,14 @@ impl OutputPlan {
             full: false,
             rules: Rules::default(),
             inverted: false,
+            graph: GraphLimits::default(),
             view: String::new(),
         }
     }
 
     fn wants_several_files(&self) -> bool {
         let files = self.formats.iter().map(|format| match format {
-            Format::Svg | Format::Collapsed => self.by.len(),
+            Format::Svg | Format::Collapsed | Format::Dot => self.by.len(),
             Format::Text | Format::Json | Format::Html | Format::Pprof => 1,
         });
         files.sum::<usize>() > 1
@@ -125,7 +126,7 @@ impl Outputs {
         for format in [Format::Html, Format::Pprof].into_iter().filter(|format| has(*format)) {
             outputs.add_file(&place, format, plan.options.value)?;
         }
-        for format in [Format::Svg, Format::Collapsed].into_iter().filter(|format| has(*format)) {
+        for format in [Format::Svg, Format::Collapsed, Format::Dot].into_iter().filter(|format| has(*format)) {
             for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| plan.by.contains(value)) {
                 outputs.add_file(&place, format, value)?;
             }

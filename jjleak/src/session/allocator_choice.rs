@@ -14,6 +14,8 @@ fn is_link_to(named: &Path, path: &Path) -> bool {
 /// Selection of allocators.
 #[derive(Debug, Default)]
 pub struct AllocatorChoice {
+    /// True if no allocator is profiled, because stacks and weights come from elsewhere.
+    pub is_none: bool,
     /// The only file to search, if one is given.
     pub only: Option<PathBuf>,
     /// Allocators named by the user.
@@ -30,6 +32,9 @@ impl AllocatorChoice {
         elf: Content<'_>,
         debug_file: Option<Content<'_>>,
     ) -> Result<ModuleAllocators, allocators::Error> {
+        if self.is_none {
+            return Ok(ModuleAllocators::default());
+        }
         let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
         let following = self.following;

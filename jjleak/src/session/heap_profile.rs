@@ -1,7 +1,8 @@
 //! Profiles of the text files that allocators write: names come from the files that the program had mapped.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,11 +12,17 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use smallvec::SmallVec;
 
 use crate::heap_files::{self, Estimate, HeapFile, Scaling};
+use crate::perf_map::{self, NamedRanges};
 use crate::processes::{Mapping, SavedMappings, parse_maps};
-use crate::profile::{Coverage, Frame, ProcessInfo, ProcessKind, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{
+    Coverage, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile, Totals,
+};
 use crate::snapshot::{FoundMappings, RawStack, SharedFrame};
 use crate::symbolize::child::OWN_PROGRAM;
-use crate::symbolize::{StackNames, Symbolizer};
+use crate::symbolize::{StackNames, Symbolizer, generated};
+
+/// Maximum length of a perf map.
+const MAX_PERF_MAP: u64 = perf_map::MAX_BYTES;
 
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
@@ -53,6 +60,7 @@ pub(super) fn read(
     file: impl BufRead,
     path: &Path,
     taken_at: Timestamp,
+    naming: &Naming,
 ) -> Result<(Profile, Vec<String>), heap_files::Error> {
     let mut heap = heap_files::read(file)?;
     let mut remarks = Vec::new();
@@ -61,15 +69,22 @@ pub(super) fn read(
         remarks.push(format!("{lines} damaged lines are left out; the first is line {first}: {reason}"));
     }
     let mappings = mappings(&heap.mapped, &mut remarks);
-    let saved = SavedMappings::open(&mappings);
+    let saved = SavedMappings::open(&mappings, naming.sysroot.as_deref());
     remarks.extend(remarks_on(&saved));
-    let stacks = named(&mut heap, &saved, &mappings);
+    let process = process(path, &mappings);
+    let perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
+    let stacks = named(&mut heap, &saved, &mappings, &perf_map);
     let profile = Profile {
         started_at: taken_at,
         taken_at,
-        process: process(path, &mappings),
+        process,
         ended: None,
-        coverage: Coverage { sampling: sampling(heap.scaling), combined: true, ..Coverage::default() },
+        coverage: Coverage {
+            source: SourceKind::File,
+            sampling: sampling(heap.scaling),
+            combined: true,
+            ..Coverage::default()
+        },
         lost: BTreeMap::new(),
         notes: BTreeMap::new(),
         unknown_frees: 0,
@@ -154,7 +169,12 @@ const fn sampling(scaling: Scaling) -> Sampling {
 }
 
 /// Takes the stacks, with names.
-fn named(heap: &mut HeapFile, saved: &SavedMappings, mappings: &[Mapping]) -> Vec<StackProfile> {
+fn named(
+    heap: &mut HeapFile,
+    saved: &SavedMappings,
+    mappings: &[Mapping],
+    perf_map: &PerfMapFile,
+) -> Vec<StackProfile> {
     let stacks = std::mem::take(&mut heap.stacks);
     let mut names = StackNames::new(Symbolizer::in_child(Path::new(OWN_PROGRAM)));
     let mut names = names.of_process(&saved.modules);
@@ -164,9 +184,10 @@ fn named(heap: &mut HeapFile, saved: &SavedMappings, mappings: &[Mapping]) -> Ve
     names.look_up(rows(), |row| raw.get(row as usize));
     let is_estimate = sampling(heap.scaling).is_estimate();
     let unmapped = Paths::new(mappings);
+    let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
     let profiled = stacks.into_iter().zip(raw).zip(rows()).map(|((stack, raw), row)| {
         let frames = names.name(row, || Some(raw)).frames;
-        let frames = unmapped.add(within_program(&frames));
+        let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
         let (live, live_error) = totals(stack.live);
         StackProfile {
             id: u64::from(row) + 1,
@@ -221,6 +242,57 @@ fn totals(estimate: Estimate) -> (Totals, Totals) {
         Totals { bytes: whole(bytes), objects: whole(objects) },
         Totals { bytes: whole(bytes_variance.sqrt()), objects: whole(objects_variance.sqrt()) },
     )
+}
+
+/// Where names come from besides the files that the profile lists.
+#[derive(Debug, Clone, Default)]
+pub struct Naming {
+    /// Perf map of the process; without one, `perf-PID.map` beside the profile.
+    pub perf_map: Option<PathBuf>,
+    /// Folder with the root file system of the process.
+    pub sysroot: Option<PathBuf>,
+}
+
+/// Names of generated code.
+#[derive(Default)]
+struct PerfMapFile(NamedRanges);
+
+impl PerfMapFile {
+    /// Reads the perf map, if there is one; the reason why it cannot be read is a remark.
+    fn of(naming: &Naming, profile: &Path, pid: u32, remarks: &mut Vec<String>) -> Self {
+        let beside = || profile.with_file_name(format!("perf-{pid}.map"));
+        let is_given = naming.perf_map.is_some();
+        let path = naming.perf_map.clone().unwrap_or_else(beside);
+        let mut names = NamedRanges::default();
+        let mut text = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(MAX_PERF_MAP + 1).read_to_end(&mut text));
+        match read {
+            Ok(_) if text.len() as u64 > MAX_PERF_MAP => {
+                remarks.push(format!("{} is longer than {} MiB", path.display(), MAX_PERF_MAP >> 20));
+            }
+            Ok(_) => names.add_text(&text),
+            Err(error) if is_given => remarks.push(format!("no names from {}: {error}", path.display())),
+            Err(_) => {}
+        }
+        if names.bad_lines() > 0 {
+            remarks.push(format!("{} lines of {} cannot be read", names.bad_lines(), path.display()));
+        }
+        Self(names)
+    }
+
+    /// Names the frames that are in no file.
+    fn add(&self, frames: Vec<SharedFrame>, is_jvm: bool) -> Vec<SharedFrame> {
+        if self.0.is_empty() {
+            return frames;
+        }
+        let names_of = |frame: SharedFrame| {
+            let is_unnamed = frame.symbol.is_empty() && frame.module.is_empty();
+            // A return address can be behind the end of the code.
+            let name = self.0.find(frame.address.saturating_sub(1)).filter(|_| is_unnamed);
+            name.map_or_else(|| vec![Arc::clone(&frame)], |name| generated(frame.address, name, is_jvm))
+        };
+        frames.into_iter().flat_map(names_of).collect()
+    }
 }
 
 /// Paths of mapped code by address.

@@ -32,6 +32,7 @@ use watch::Watch;
 
 pub use allocator_choice::AllocatorChoice;
 pub use error::{BoundError, Error, NoAllocator, UnopenedFiles};
+pub use heap_profile::Naming;
 pub use observer::{Notice, Observer, Step};
 pub use plan::{CostBound, Listing, Plan, Schedule, Target};
 pub use saved_files::{SavedFileError, SavedFiles};
@@ -103,7 +104,7 @@ impl<O: Observer> Session<'_, O> {
         let mut left = self.schedule.reports.unwrap_or(u64::MAX);
         let waits = |descriptor| readable(descriptor).map_err(Error::setup("waiting for stacks"));
         let frames = waits(self.watch.collector_mut().frames_waiting())?;
-        let mappings = self.watch.mappings_waiting().map(waits).transpose()?;
+        let mappings = self.watch.memory_waiting().map(waits).transpose()?;
         loop {
             // While probes are about to be detached, other work waits.
             let has_time = !self.watch.is_pressed();
@@ -162,7 +163,7 @@ impl<O: Observer> Session<'_, O> {
                 }
                 // Last: a process that constantly maps and unmaps must not block reports.
                 guard = ready(mappings.as_ref()) => {
-                    let drained = self.watch.receive_mappings();
+                    let drained = self.watch.receive_memory();
                     match guard {
                         Ok(mut guard) if drained == Drained::Empty => guard.clear_ready(),
                         // More is always pending: give timers and signals a turn.

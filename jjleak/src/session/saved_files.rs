@@ -8,8 +8,9 @@ use std::time::SystemTime;
 
 use flate2::bufread::MultiGzDecoder;
 use jiff::Timestamp;
+use ruzstd::decoding::StreamingDecoder;
 
-use super::{Error, Source, heap_profile};
+use super::{Error, Naming, Source, heap_profile};
 use crate::analyze::Pace;
 use crate::heap_files;
 use crate::notices::{Progress, print};
@@ -53,26 +54,31 @@ pub struct SavedFiles {
     pub paths: Vec<PathBuf>,
     /// True to distinguish threads.
     pub threads: bool,
+    /// Where names come from.
+    pub naming: Naming,
 }
 
 impl SavedFiles {
     /// Reads a profile, and prints notes on its quality.
-    pub fn read(path: &Path) -> Result<Profile, SavedFileError> {
+    pub fn read(path: &Path, naming: &Naming) -> Result<Profile, SavedFileError> {
         let shown = path.display();
         let progress = Progress::start(&format!("reading {shown}"));
         let failed = |error| SavedFileError::Read(path.to_owned(), error);
         let (mut file, taken_at) = open(path).map_err(failed)?;
         let begin = file.fill_buf().map_err(failed)?;
-        let (mut profile, remarks) = if begin.starts_with(&ZSTD) {
-            return Err(failed(io::Error::other("it is compressed with zstd, which jjleak does not read")));
-        } else if heap_files::is_heap_file(begin) {
-            heap(file, path, taken_at)?
+        if begin.starts_with(&ZSTD) {
+            let decoder = StreamingDecoder::new(file).map_err(|error| failed(io::Error::other(error)))?;
+            file = Box::new(BufReader::new(decoder));
+        }
+        let begin = file.fill_buf().map_err(failed)?;
+        let (mut profile, remarks) = if heap_files::is_heap_file(begin) {
+            heap(file, path, taken_at, naming)?
         } else if begin.starts_with(&GZIP) {
             let bytes = content(file).map_err(failed)?;
             let mut text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
             // A damaged file is reported by the reader of the other format.
             if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
-                heap(text, path, taken_at)?
+                heap(text, path, taken_at, naming)?
             } else {
                 pprof(&bytes, path)?
             }
@@ -95,7 +101,7 @@ impl Source for SavedFiles {
     fn profiles(&mut self, _pace: Pace) -> Result<Vec<Profile>, Error> {
         let mut profiles = Vec::new();
         for path in &self.paths {
-            let profile = Self::read(path)?;
+            let profile = Self::read(path, &self.naming)?;
             if self.threads && !profile.coverage.threads {
                 return Err(SavedFileError::WithoutThreads(path.clone()).into());
             }
@@ -119,9 +125,11 @@ fn heap(
     file: impl BufRead,
     path: &Path,
     taken_at: Timestamp,
+    naming: &Naming,
 ) -> Result<(Profile, Vec<String>), SavedFileError> {
     let within = BufReader::new(file.take(MAX_TEXT_BYTES));
-    heap_profile::read(within, path, taken_at).map_err(|error| SavedFileError::Heap(path.to_owned(), error))
+    heap_profile::read(within, path, taken_at, naming)
+        .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
 }
 
 fn pprof(bytes: &[u8], path: &Path) -> Result<(Profile, Vec<String>), SavedFileError> {

@@ -48,6 +48,12 @@ impl Frame {
         }
     }
 
+    /// The innermost frame, which represents memory of this use.
+    #[must_use]
+    pub fn of_memory(name: String) -> Self {
+        Self { symbol: name, kind: FrameKind::Memory, ..Self::default() }
+    }
+
     /// The thread, if the frame represents one.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
@@ -91,13 +97,15 @@ pub enum FrameKind {
     Unknown,
     /// No code of the program: the kernel called a signal handler here, and the next frame was interrupted.
     Signal,
+    /// No code: the frame represents the memory that the stack touched, see [`Frame::of_memory`].
+    Memory,
     /// No code: the frame represents the thread of the stack, see [`Frame::of_thread`].
     Thread,
 }
 
 impl FrameKind {
     /// All kinds, in the order of legends.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Native,
         Self::Java,
         Self::JavaInlined,
@@ -106,6 +114,7 @@ impl FrameKind {
         Self::Kernel,
         Self::Unknown,
         Self::Signal,
+        Self::Memory,
         Self::Thread,
     ];
 
@@ -121,6 +130,7 @@ impl FrameKind {
             Self::Kernel => "kernel",
             Self::Unknown => "unknown",
             Self::Signal => "signal",
+            Self::Memory => "memory",
             Self::Thread => "thread",
         }
     }

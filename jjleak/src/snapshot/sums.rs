@@ -49,6 +49,28 @@ impl LiveBlocks {
     }
 }
 
+/// Sums of blocks that are counted on the user side.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted {
+    pub(crate) live: LiveBlocks,
+    pub(crate) cohorts: Cohorts,
+}
+
+impl Counted {
+    /// Adds a block of this size and time; `instants_ns` divide cohorts.
+    pub(crate) fn add(&mut self, size: u64, time_ns: u64, instants_ns: &[u64]) {
+        self.live.add(&Record { size, time_ns, stack: 0, reserved: 0 });
+        let interval = instants_ns.partition_point(|instant| *instant < time_ns);
+        if interval < instants_ns.len()
+            && let Ok(interval) = u16::try_from(interval)
+        {
+            let cohort = cohort_of(&mut self.cohorts, interval);
+            cohort.objects += 1;
+            cohort.bytes += size;
+        }
+    }
+}
+
 /// Live blocks allocated between two consecutive instants; estimates when sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cohort {

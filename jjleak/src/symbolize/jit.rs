@@ -28,10 +28,25 @@ impl<'a> JitNames<'a> {
             return None;
         }
         let address = frame.address();
-        let symbol = self.map.find(address.checked_sub(1)?)?.to_string();
-        let kind = if self.is_jvm { kind_in_jvm(&symbol) } else { FrameKind::Native };
-        Some(Arc::from([Frame { address, symbol, kind, ..Frame::default() }.into()]))
+        let symbol = self.map.find(address.checked_sub(1)?)?;
+        Some(generated(address, symbol, self.is_jvm).into())
     }
+}
+
+/// Frames of generated code with this name in a perf map, the innermost first. perf-map-agent names inlined methods after the one that
+/// they are inlined into: `outer->inner->innermost`.
+#[must_use]
+pub fn generated(address: u64, name: &str, is_jvm: bool) -> Vec<SharedFrame> {
+    let kind_of = |symbol: &str| if is_jvm { kind_in_jvm(symbol) } else { FrameKind::Native };
+    let parts = if is_jvm { name.split("->").collect() } else { vec![name] };
+    let frame = |(depth, symbol): (usize, &str)| {
+        let kind = match kind_of(symbol) {
+            FrameKind::Java if depth > 0 => FrameKind::JavaInlined,
+            kind => kind,
+        };
+        SharedFrame::new(Frame { address, symbol: symbol.to_owned(), kind, inlined: depth > 0, ..Frame::default() })
+    };
+    parts.into_iter().enumerate().map(frame).rev().collect()
 }
 
 /// Kind of code, by its name in a JVM's map. Methods are `void java.util.Timer.run()` in HotSpot, `java/util/Timer.run()V_warm`
@@ -45,6 +60,20 @@ fn kind_in_jvm(name: &str) -> FrameKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inlined_methods_are_frames_of_their_own_the_innermost_first() {
+        let frames = generated(0x10, "Lcom/a;::outer->Lcom/b;::middle->Lcom/c;::inner", true);
+        let shown: Vec<_> = frames.iter().map(|frame| (frame.symbol.as_str(), frame.kind, frame.inlined)).collect();
+        let inlined = FrameKind::JavaInlined;
+        let expected = [
+            ("Lcom/c;::inner", inlined, true),
+            ("Lcom/b;::middle", inlined, true),
+            ("Lcom/a;::outer", FrameKind::Java, false),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(generated(0x10, "operator->", false).len(), 1, "a name of C++");
+    }
 
     #[test]
     fn a_jvms_methods_are_distinguished_from_its_stubs_in_each_style() {

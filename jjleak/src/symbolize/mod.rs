@@ -28,7 +28,7 @@ use native::{KnownSteps, NativeSymbols, WithGenerated};
 pub use child::Symbolizer;
 pub use evicted::{Evicted, EvictedStacks};
 pub use java::{JavaNames, KnownJava};
-pub use jit::JitNames;
+pub use jit::{JitNames, generated};
 
 /// Symbolizes stacks and caches the result.
 pub struct StackNames {

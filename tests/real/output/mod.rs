@@ -4,6 +4,7 @@ mod bcc;
 mod destinations;
 mod doctor;
 mod formats;
+mod growth;
 mod heap_profiles;
 mod hostile_output;
 mod memory;

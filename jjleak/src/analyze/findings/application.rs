@@ -146,6 +146,7 @@ fn is_application(frame: &Frame, rules: &Rules) -> bool {
         | FrameKind::JvmGenerated
         | FrameKind::Kernel
         | FrameKind::Signal
+        | FrameKind::Memory
         | FrameKind::Thread => false,
     }
 }

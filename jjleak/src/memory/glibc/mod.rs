@@ -130,6 +130,21 @@ pub fn read(memory: &impl Memory, pages: &impl Pages, maps: &[Mapping]) -> Resul
     Ok(Arenas { arenas, thread_caches, mapped })
 }
 
+/// Ranges of addresses that belong to malloc, without a look at its chunks. Those of an arena that changes meanwhile can be missing.
+pub fn ranges(memory: &impl Memory, pages: &impl Pages, maps: &[Mapping]) -> Result<Vec<Range<u64>>, Unknown> {
+    let scan = Scan { reader: Reader { memory, pages }, maps };
+    let data = data(maps);
+    let (layout, ring) = repeat(|| scan.reader.arenas(&data))?;
+    let mut ranges = Vec::new();
+    for address in &ring {
+        let segments = repeat(|| scan.segments(&scan.reader.header(*address, layout)?, *address == ring[0]));
+        ranges.extend(segments.iter().flatten().map(|segment| segment.range.clone()));
+    }
+    let mapped = ranges.first().and_then(|main| mapped::read(&scan.reader, maps, &data, main.start));
+    ranges.extend(mapped.into_iter().flat_map(|mapped| mapped.ranges));
+    Ok(ranges)
+}
+
 /// Ranges that can hold the main arena: the data of libc, or of the program if it is static.
 fn data(maps: &[Mapping]) -> Vec<Range<u64>> {
     let is_libc = |mapping: &&Mapping| {
@@ -190,7 +205,7 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
             if header.system_mem > MAX_ARENA_BYTES {
                 return Err(Unknown::TooLarge);
             }
-            let segments = if is_main { self.main_segments(&header)? } else { self.heaps(&header)? };
+            let segments = self.segments(&header, is_main)?;
             arena.ranges = segments.iter().map(|segment| segment.range.clone()).collect();
             arena.system_bytes = header.system_mem;
             let usage = self.walk(&header, &segments, &arena.ranges, candidates)?;
@@ -217,6 +232,10 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
             usage.overhead += segment.chunks.start - segment.range.start;
         }
         Ok(usage)
+    }
+
+    fn segments(&self, header: &Header, is_main: bool) -> Result<Vec<Segment>, Unknown> {
+        if is_main { self.main_segments(header) } else { self.heaps(header) }
     }
 
     /// The main arena's part of the program break, which ends with its top.

@@ -80,6 +80,7 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
         |(older, sampling, combined, blocks_per_stack)| Coverage {
             older: Duration::from_nanos(older),
             settle: Duration::from_nanos(older / 2),
+            source: if combined { SourceKind::Growth } else { SourceKind::Malloc },
             some_sizes: combined,
             sampling,
             threads: false,

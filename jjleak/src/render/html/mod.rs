@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::label::printable;
 use super::{Options, live_or_allocated, svg};
-use crate::profile::{FrameKind, Profile};
+use crate::profile::{FrameKind, Profile, SourceKind};
 
 mod chart;
 mod data;
@@ -88,7 +88,11 @@ fn head(profile: &Profile, options: &Options) -> Markup {
 }
 
 fn flame(profile: &Profile) -> Markup {
-    let occurs = |kind: &FrameKind| *kind != FrameKind::Thread || profile.coverage.threads;
+    let occurs = |kind: &FrameKind| match kind {
+        FrameKind::Thread => profile.coverage.threads,
+        FrameKind::Memory => profile.coverage.source == SourceKind::Growth,
+        _ => true,
+    };
     html! {
         section #graph {
             h2 { "What holds the memory" }

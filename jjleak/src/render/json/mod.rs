@@ -34,6 +34,9 @@ pub struct Document<S = Stacks> {
     pub schema: u32,
     /// `jjleak` and its version.
     pub tool: String,
+    /// Where stacks and figures come from: `malloc`, `growth` or `file`; absent in reports of earlier versions.
+    #[serde(default)]
+    pub source: String,
     /// Time of the report, RFC 3339 in UTC.
     pub time: String,
     /// Seconds since accounting began.
@@ -152,6 +155,7 @@ impl<S> Document<S> {
         Self {
             schema: SCHEMA,
             tool: TOOL.to_owned(),
+            source: profile.coverage.source.name().to_owned(),
             time: profile.taken_at.to_string(),
             elapsed_s: profile.elapsed().as_secs_f64(),
             process: (&profile.process).into(),
@@ -288,6 +292,7 @@ mod tests {
     fn what_was_asked_for_beyond_the_figures_is_there_and_reads_back() {
         let mut profile = sample::profile();
         profile.coverage = Coverage {
+            source: SourceKind::Malloc,
             older: Duration::from_millis(500),
             sampling: Sampling::Bytes(4096),
             windows: None,

@@ -35,6 +35,7 @@ pub(super) const fn color(kind: FrameKind) -> Color {
         FrameKind::Kernel => 0x90_9090,
         FrameKind::Unknown => 0xd3_d3d3,
         FrameKind::Signal => 0xe0_8fb0,
+        FrameKind::Memory => 0x7f_c8c2,
         FrameKind::Thread => 0xb3_a6dc,
     })
 }
@@ -54,6 +55,7 @@ pub(super) const fn name(kind: FrameKind) -> &'static str {
         FrameKind::Kernel => "kernel",
         FrameKind::Unknown => "unknown",
         FrameKind::Signal => "signal",
+        FrameKind::Memory => "memory",
         FrameKind::Thread => "thread",
     }
 }

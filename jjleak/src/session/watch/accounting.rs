@@ -2,6 +2,7 @@
 
 use super::children::Children;
 use super::mappings::Mappings;
+use super::touched::Touched;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Settings};
 use crate::collect::Collector;
@@ -13,6 +14,7 @@ use crate::session::Error;
 pub(super) struct Accounting {
     pub(super) collector: Collector,
     pub(super) mappings: Mappings,
+    pub(super) touched: Touched,
     pub(super) coverage: Coverage,
     pub(super) growth: Growth,
     pub(super) histories: Histories,
@@ -30,6 +32,7 @@ impl Accounting {
     ) -> Result<Self, Error> {
         Ok(Self {
             mappings: Mappings::follow(settings.mappings, settings.sizes, attachment)?,
+            touched: Touched::follow(settings.faults, attachment)?,
             collector: Collector::new(attachment)?,
             coverage,
             growth: Growth::default(),

@@ -50,6 +50,11 @@ impl Allocators {
         }
     }
 
+    /// Returns true if no allocator is profiled.
+    pub(super) fn are_none(&self) -> bool {
+        self.choice.is_none
+    }
+
     pub(super) fn choice(&self) -> &AllocatorChoice {
         &self.choice
     }
@@ -239,6 +244,9 @@ fn profiled(
 
 /// Finds the allocators in a file.
 pub(super) fn find_in(module: &Module, choice: &AllocatorChoice) -> Result<ModuleAllocators, String> {
+    if choice.is_none {
+        return Ok(ModuleAllocators::default());
+    }
     let content = module.content().map_err(|error| error.to_string())?;
     find_in_content(module, Content::from(&content), choice)
 }

@@ -74,10 +74,15 @@ impl Watch {
         let scan = self.scan(watched.slot(), thread)?;
         self.keep_code(watched, thread, &scan)?;
         self.keep_allocators(watched, thread)?;
-        if !self.is_counted(watched) && self.lifecycle.following != Following::Everyone {
+        let needs_allocator =
+            self.lifecycle.following != Following::Everyone && !self.files.allocators.are_none();
+        if needs_allocator && !self.is_counted(watched) {
             return Err(watched.has_no_allocator(self.files.allocators.choice()).into());
         }
-        Ok(self.attachment.processes().arm(watched.image)?)
+        self.attachment.processes().arm(watched.image)?;
+        // Afterwards: pages that are touched in between have a fault.
+        self.accounting.touched.begin(watched.image, watched.pid());
+        Ok(())
     }
 
     /// Lists all running processes that are wanted, for [`Self::attach_some`].
@@ -150,7 +155,9 @@ impl Watch {
                 break;
             }
         }
-        if !self.is_counted(&watched) && self.lifecycle.following == Following::Nobody {
+        let needs_allocator =
+            self.lifecycle.following == Following::Nobody && !self.files.allocators.are_none();
+        if needs_allocator && !self.is_counted(&watched) {
             return Err(watched.has_no_allocator(self.files.allocators.choice()).into());
         }
         watched.process = Process::open(pid)?;
@@ -253,6 +260,8 @@ impl Watch {
         watched.is_armed = true;
         if let Some(parent) = self.parent(tracked) {
             watched.modules = parent.modules.of_child();
+            // Pages of a fork are its parent's.
+            self.accounting.touched.begin(watched.image, watched.pid());
         }
         match exit {
             Some(exit) => watched.exit = Some(self.watch_exit(slot, exit)),

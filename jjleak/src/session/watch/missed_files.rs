@@ -34,7 +34,10 @@ impl Watch {
     /// Closes an image whose program is over: adds the files that it mapped since the last scan, counts those that cannot be
     /// found any more, and allocators without probes.
     pub(super) fn close_image(&mut self, watched: &mut Watched) {
-        if watched.closed.replace(watched.image) == Some(watched.image) || !watched.is_armed {
+        if watched.closed.replace(watched.image) == Some(watched.image)
+            || !watched.is_armed
+            || self.files.allocators.are_none()
+        {
             return;
         }
         // All records, now that the program is over.

@@ -31,6 +31,7 @@ mod recent_rows;
 mod search_ahead;
 mod stacks;
 mod threads;
+mod touched;
 mod unfinished;
 mod update;
 mod wanted;
@@ -120,14 +121,17 @@ impl Watch {
         &mut self.accounting.collector
     }
 
-    /// A descriptor that becomes readable when memory was mapped or unmapped; `None` if mappings are not followed.
-    pub(super) fn mappings_waiting(&self) -> Option<RawFd> {
-        self.accounting.mappings.waiting()
+    /// Descriptors that become readable when memory was mapped or unmapped, or touched; none if neither is followed.
+    pub(super) fn memory_waiting(&self) -> Option<RawFd> {
+        self.accounting.mappings.waiting().or_else(|| self.accounting.touched.waiting())
     }
 
-    /// Applies events of mapping and unmapping.
-    pub(super) fn receive_mappings(&mut self) -> Drained {
-        self.accounting.mappings.receive()
+    /// Applies events of mapping, unmapping and touching memory.
+    pub(super) fn receive_memory(&mut self) -> Drained {
+        match self.accounting.mappings.receive() {
+            Drained::Empty => self.accounting.touched.receive(),
+            Drained::Enough => Drained::Enough,
+        }
     }
 
     /// Takes the records of mapped files.
@@ -197,6 +201,7 @@ impl Watch {
         self.accounting.mappings.receive();
         let images = self.attachment.processes().images();
         self.accounting.mappings.forget(&images);
+        self.accounting.touched.forget(&images);
         self.forget_reported();
         let pids: HashSet<u32> =
             self.processes.values().map(|watched| watched.pid().number().get()).collect();

@@ -58,6 +58,9 @@ impl Watch {
         if is_current && watched.ended.is_none() {
             return Verdict::Runs;
         }
+        if self.files.allocators.are_none() {
+            return Verdict::Counted;
+        }
         // All records, now that the program is over.
         self.receive_files();
         let pid = watched.pid();

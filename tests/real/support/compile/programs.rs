@@ -97,6 +97,12 @@ pub(crate) fn static_paced() -> &'static Path {
     })
 }
 
+/// The program that touches memory as it is told to.
+pub(crate) fn touched() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("touched", &["touched.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
+}
+
 /// Mechanism by which the wrapping library forwards calls to the C library's allocator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wrapper {

@@ -1,0 +1,34 @@
+//! Where stacks and weights come from.
+
+/// Source of a profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SourceKind {
+    /// Calls of allocators, each counted.
+    #[default]
+    Malloc,
+    /// Pages that became resident.
+    Growth,
+    /// A heap profile that an allocator or another tool has written.
+    File,
+}
+
+impl SourceKind {
+    /// All sources.
+    pub const ALL: [Self; 3] = [Self::Malloc, Self::Growth, Self::File];
+
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Malloc => "malloc",
+            Self::Growth => "growth",
+            Self::File => "file",
+        }
+    }
+
+    /// The source with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.name() == name)
+    }
+}

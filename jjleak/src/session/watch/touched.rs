@@ -1,0 +1,210 @@
+//! Follows the pages that profiled processes touch, for `jjleak growth`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::path::Path;
+
+use jjleak_common::counter::Counter;
+use jjleak_common::process::ImageId;
+use jjleak_common::stack::lost_row;
+
+use crate::attach::{Attachment, Drained, Images, PageFaults, now_ns};
+use crate::collect::{Collector, StackPages};
+use crate::memory::{Kind, PageState, Pages, ProcessPages, Use, uses_of};
+use crate::processes::{Mapping, Pid};
+use crate::residency::{Filled, Owner, Part, TouchedPages};
+use crate::session::Error;
+use crate::snapshot::sums::Counted;
+use crate::snapshot::{Frame, FrameKind, NamedStack, SharedFrame, Snapshot};
+
+/// Bytes whose pages are read at a time: the states of 16,384 pages.
+const PIECE: u64 = 64 << 20;
+/// Size of a page on x86-64.
+const PAGE: u64 = 4096;
+/// Age of a fault after which its page is resident, if it ever was.
+const SETTLED_NS: u64 = 1_000_000_000;
+
+/// Name of the use of pages that are not resident any more.
+const GONE: &str = "not resident any more";
+/// Name of a frame for pages that no fault made resident.
+const BY_KERNEL: &str = "[filled by the kernel]";
+
+/// Touched pages of each image; `None` if they are not followed.
+pub(super) struct Touched(Option<Followed>);
+
+struct Followed {
+    faults: PageFaults,
+    images: HashMap<ImageId, TouchedPages>,
+}
+
+/// Stacks of a snapshot with the memory that they touched, by identity.
+#[derive(Default)]
+pub(super) struct TouchedMemory {
+    frames: HashMap<u64, SharedFrame>,
+    /// Identities of stacks that are not of the program.
+    by_kernel: Vec<u64>,
+}
+
+impl Touched {
+    /// Follows page faults of armed processes if they are `wanted`. The attachment must have been loaded with the same setting.
+    pub(super) fn follow(wanted: bool, attachment: &mut Attachment) -> Result<Self, Error> {
+        if !wanted {
+            return Ok(Self(None));
+        }
+        Ok(Self(Some(Followed { faults: attachment.page_faults()?, images: HashMap::new() })))
+    }
+
+    /// A descriptor that becomes readable with new faults; `None` if they are not followed.
+    pub(super) fn waiting(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|followed| followed.faults.descriptor())
+    }
+
+    /// Applies pending faults.
+    pub(super) fn receive(&mut self) -> Drained {
+        let Some(Followed { faults, images }) = &mut self.0 else { return Drained::Empty };
+        faults.take(|fault| images.entry(fault.image).or_default().record(fault))
+    }
+
+    /// Notes the pages of an image that are resident now.
+    pub(super) fn begin(&mut self, image: ImageId, pid: Pid) {
+        let Some(Followed { images, .. }) = &mut self.0 else { return };
+        let touched = images.entry(image).or_default();
+        // A process that ends meanwhile has no pages.
+        let Ok(mappings) = Mapping::all(pid) else { return };
+        let Ok(pages) = ProcessPages::open(pid) else { return };
+        for mapping in mappings {
+            let _ = read(&pages, mapping.addresses, |first, states| touched.add_resident(first, states));
+        }
+    }
+
+    /// Adds resident pages to a snapshot that was just taken.
+    pub(super) fn add_to(&mut self, snapshot: &mut Snapshot, collector: &Collector, pid: Pid) -> TouchedMemory {
+        let Some(Followed { images, .. }) = &mut self.0 else { return TouchedMemory::default() };
+        let Some(touched) = images.get_mut(&snapshot.image) else { return TouchedMemory::default() };
+        let nobody = lost_row(snapshot.image.slot());
+        let (mut sums, mut by_kernel) = (BTreeMap::<(u32, &str), Counted>::new(), BTreeMap::<&str, Counted>::new());
+        let uses = uses_of(pid).unwrap_or_default();
+        let names: Vec<_> = uses.iter().map(name_of).collect();
+        if let Ok(pages) = ProcessPages::open(pid) {
+            let until_ns = now_ns().saturating_sub(SETTLED_NS);
+            for (part, name) in uses.iter().map(part_of).zip(&names) {
+                // A process that ends meanwhile has no pages.
+                let _ = read(&pages, part.range.clone(), |first, states| {
+                    let piece = Part { range: first..first + states.len() as u64 * PAGE, ..part };
+                    touched.attribute(&piece, states, |owner| match owner {
+                        Owner::Stack(row, time_ns) => {
+                            let sum = sums.entry((row, name.as_str())).or_default();
+                            sum.add(PAGE, time_ns, &snapshot.instants_ns);
+                        }
+                        Owner::Nobody => {
+                            by_kernel.entry(name).or_default().add(PAGE, snapshot.taken_ns, &snapshot.instants_ns);
+                        }
+                    });
+                    touched.forget_absent(first, states, until_ns);
+                });
+            }
+        }
+        let mut resident: HashMap<u32, u64> = HashMap::new();
+        for ((row, _), sum) in &sums {
+            *resident.entry(*row).or_default() += sum.live.objects;
+        }
+        let mut stacks = Vec::new();
+        for ((row, name), resident) in sums {
+            stacks.push(StackPages { row, of: name.to_owned(), resident, gone: 0 });
+        }
+        for (row, faults) in touched.faults() {
+            let gone = faults.saturating_sub(resident.get(&row).copied().unwrap_or_default());
+            if gone > 0 {
+                stacks.push(StackPages { row, of: GONE.to_owned(), resident: Counted::default(), gone });
+            }
+        }
+        *snapshot.counters.entry(Counter::PageTableFull).or_default() += touched.lost();
+        let mut memory = TouchedMemory::default();
+        memory.add(collector.add_pages(snapshot, stacks));
+        let by_kernel = by_kernel.into_iter().map(|(name, resident)| {
+            let of = format!("{name}{BY_KERNEL}");
+            StackPages { row: nobody, of, resident, gone: 0 }
+        });
+        memory.add_by_kernel(collector.add_pages(snapshot, by_kernel.collect()));
+        memory
+    }
+
+    /// Drops the pages of images that are over.
+    pub(super) fn forget(&mut self, images: &Images) {
+        if let Some(followed) = &mut self.0 {
+            followed.images.retain(|image, _| images.is_current(*image));
+        }
+    }
+}
+
+impl TouchedMemory {
+    fn add(&mut self, identities: Vec<(u64, String)>) {
+        let mut frames: HashMap<String, SharedFrame> = HashMap::new();
+        for (id, name) in identities {
+            let frame = frames.entry(name).or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
+            self.frames.insert(id, SharedFrame::clone(frame));
+        }
+    }
+
+    fn add_by_kernel(&mut self, identities: Vec<(u64, String)>) {
+        let plain = |name: String| name.strip_suffix(BY_KERNEL).map(str::to_owned).unwrap_or(name);
+        self.by_kernel.extend(identities.iter().map(|(id, _)| *id));
+        self.add(identities.into_iter().map(|(id, name)| (id, plain(name))).collect());
+    }
+
+    /// Puts the memory that a stack touched in front of it.
+    pub(super) fn put_before(&self, id: u64, mut stack: NamedStack) -> NamedStack {
+        let Some(frame) = self.frames.get(&id) else { return stack };
+        let mut frames = vec![SharedFrame::clone(frame)];
+        if self.by_kernel.contains(&id) {
+            let symbol = BY_KERNEL.to_owned();
+            frames.push(SharedFrame::new(Frame { symbol, kind: FrameKind::Kernel, ..Frame::default() }));
+            stack.status = jjleak_common::stack::StackStatus::Complete;
+        } else {
+            frames.extend(stack.frames.iter().cloned());
+        }
+        stack.frames = frames.into();
+        stack
+    }
+}
+
+/// Reads the states of pages in pieces.
+fn read(
+    pages: &ProcessPages,
+    range: std::ops::Range<u64>,
+    mut each: impl FnMut(u64, &[PageState]),
+) -> std::io::Result<()> {
+    let (mut at, mut states) = (range.start, Vec::new());
+    while at < range.end {
+        let end = range.end.min(at + PIECE);
+        states.clear();
+        pages.states(at..end, &mut states)?;
+        each(at, &states);
+        at = end;
+    }
+    Ok(())
+}
+
+fn part_of(of: &Use) -> Part {
+    let filled = Filled {
+        around: !of.is_anonymous,
+        huge: of.has_huge_pages,
+        by_zeros: of.is_anonymous && !of.has_swapped,
+    };
+    Part { range: of.range.clone(), filled }
+}
+
+/// Name of a use as a frame.
+fn name_of(of: &Use) -> String {
+    let name = of.name.as_str();
+    match of.kind {
+        Kind::MallocLive | Kind::MallocFree | Kind::MallocCache => "malloc".to_owned(),
+        Kind::File => {
+            let base = Path::new(name).file_name().map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
+            format!("file {base}")
+        }
+        Kind::Shared => format!("shared memory {name}").trim_end().to_owned(),
+        Kind::Anonymous => format!("anonymous memory {name}").trim_end().to_owned(),
+        kind => kind.words().to_owned(),
+    }
+}
