@@ -54,7 +54,9 @@ pub(super) fn attach(ebpf: &mut Ebpf, settings: &Settings, offsets: &KernelOffse
             Need::WithTasks if offsets.task_tgid == 0 => {}
             Need::Following if settings.following == Following::Nobody => {}
             Need::Faults if !settings.faults => {}
-            Need::Always | Need::WithTasks | Need::Following | Need::Faults => attach_one(ebpf, program, tracepoint)?,
+            Need::Always | Need::WithTasks | Need::Following | Need::Faults => {
+                attach_one(ebpf, program, tracepoint)?
+            }
             Need::IfPossible(warning) => {
                 if let Err(error) = attach_one(ebpf, program, tracepoint) {
                     tracing::warn!("{warning}");

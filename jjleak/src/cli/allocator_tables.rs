@@ -7,6 +7,7 @@ use super::Failure;
 use super::args::Args;
 use super::failure::USAGE;
 use crate::allocators::{CallFollowing, NamedAllocator};
+use crate::profile::SourceKind;
 use crate::session::AllocatorChoice;
 
 /// Maximum size of an allocator table; a function takes about 80 bytes.
@@ -22,7 +23,8 @@ pub(super) fn choice(args: &Args) -> Result<AllocatorChoice, Failure> {
         named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
     }
     let following = if args.entry_and_return { CallFollowing::EntryAndReturn } else { CallFollowing::Inside };
-    Ok(AllocatorChoice { only: args.obj.clone(), named, following })
+    let is_none = args.source == SourceKind::Growth;
+    Ok(AllocatorChoice { is_none, only: args.obj.clone(), named, following })
 }
 
 fn read_table(path: &Path) -> Result<Vec<NamedAllocator>, Failure> {

@@ -267,7 +267,11 @@ impl Args {
 
     /// Contents of text reports: those of bcc's memleak if options of its kind are given.
     pub(super) fn contents(&self) -> Contents {
-        let chooses = self.source == SourceKind::Growth || self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
+        let chooses = self.source == SourceKind::Growth
+            || self.older > 0
+            || self.min_size > 0
+            || self.max_size < u64::MAX
+            || self.sample_rate > 1;
         self.text.contents(&self.outputs, self.show_allocs || self.combined_only || self.trace || chooses)
     }
 

@@ -10,7 +10,8 @@ use crate::session::{Error, Naming, SavedFiles};
 /// Reads the baseline that reports subtract.
 pub(super) fn baseline(args: &Args) -> Result<Option<Baseline>, Failure> {
     let Some(file) = &args.baseline else { return Ok(None) };
-    let baseline = Baseline::of(&SavedFiles::read(file, &Naming::default()).map_err(Error::from)?, Matching::default());
+    let baseline =
+        Baseline::of(&SavedFiles::read(file, &Naming::default()).map_err(Error::from)?, Matching::default());
     for pid in args.pid.iter().filter_map(|pid| Pid::new(*pid)) {
         let process = Process::open(pid)?;
         if baseline.is_of(pid.number().get(), process.start_time) {

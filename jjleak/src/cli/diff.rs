@@ -71,7 +71,8 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
 
 /// The profile in a file.
 fn read(path: &Path) -> Result<Profile, Failure> {
-    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false, naming: Naming::default() }.profiles(Pace::Thorough)?;
+    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false, naming: Naming::default() }
+        .profiles(Pace::Thorough)?;
     Ok(match <[Profile; 1]>::try_from(profiles) {
         Ok([only]) => only,
         Err(several) => Profile::merge(several.iter()).into_owned(),

@@ -70,11 +70,12 @@ impl Following {
 
     /// The arguments, unless an option is about allocations.
     fn of(args: Args, matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_given =
-            |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        let is_given = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
         if let Some(id) = OF_ALLOCATIONS.iter().find(is_given) {
             let option = id.replace('_', "-");
-            let what = format!("--{option} is about allocations: it cannot be used with growth, which follows pages\n");
+            let what = format!(
+                "--{option} is about allocations: it cannot be used with growth, which follows pages\n"
+            );
             return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, what));
         }
         Ok(Self(Args { source: SourceKind::Growth, ..args }))

@@ -15,8 +15,7 @@ const KERNEL_LOG_VERBOSITY: u8 = 2;
 pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
-    let mut allocators = allocator_tables::choice(args)?;
-    allocators.is_none = args.source == SourceKind::Growth;
+    let allocators = allocator_tables::choice(args)?;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
         let what = "--max-overhead supports one process only: give one -p";
         return Err(Failure::usage(what.to_owned()));

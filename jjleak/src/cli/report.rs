@@ -65,7 +65,8 @@ impl ReportArgs {
 
 /// The newest of the files that match a pattern.
 fn newest(pattern: &str) -> Result<PathBuf, Failure> {
-    let paths = glob::glob(pattern).map_err(|error| Failure::usage(format!("--latest {pattern}: {error}")))?;
+    let paths =
+        glob::glob(pattern).map_err(|error| Failure::usage(format!("--latest {pattern}: {error}")))?;
     let changed = |path: PathBuf| Some((path.metadata().ok()?.modified().ok()?, path));
     let newest = paths.filter_map(Result::ok).filter(|path| path.is_file()).filter_map(changed).max();
     let Some((_, path)) = newest else {
@@ -92,8 +93,8 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
         None => None,
     };
     let mut profiles = SavedFiles { paths, threads: args.threads, naming }.profiles(Pace::Thorough)?;
-    for (profile, base) in profiles.iter_mut().flat_map(|profile| base.iter().map(move |base| (profile, base))) {
-        base.subtract_from(profile);
+    if let Some(base) = &base {
+        profiles.iter_mut().for_each(|profile| base.subtract_from(profile));
     }
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();

@@ -19,7 +19,7 @@ use crate::analyze::{Rules, Selection, SortBy};
 use crate::error_chain::chain;
 use crate::notices;
 use crate::profile::Profile;
-use crate::render::{Contents, Format, Options, render};
+use crate::render::{Contents, Format, GraphLimits, Options, render};
 use crate::session::waiting::at;
 use crate::store::PendingFile;
 use crate::top::{About, Cost, Request, Top};
@@ -230,6 +230,7 @@ impl LiveView {
             full: false,
             rules: Rules::default(),
             inverted: false,
+            graph: GraphLimits::default(),
             view: String::new(),
         };
         let time = profile.taken_at.to_zoned(self.time_zone.clone()).strftime("%H%M%S");

@@ -12,10 +12,10 @@ mod smaps;
 mod stacks;
 mod uses;
 
+pub use glibc::{PageState, Pages, ProcessPages};
 pub use kind::{Claim, Kind};
 pub use process::{ProcessScan, uses_of};
 pub use rows::{Row, rows};
 pub use scan::Scan;
-pub use glibc::{PageState, Pages, ProcessPages};
 pub use smaps::{Area, parse_smaps};
 pub use uses::{Use, uses};

@@ -96,7 +96,15 @@ mod tests {
     }
 
     fn anonymous(range: Range<u64>, resident: u64) -> Area {
-        Area { range, shared: false, name: String::new(), resident, proportional: resident, swapped: 0, huge: 0 }
+        Area {
+            range,
+            shared: false,
+            name: String::new(),
+            resident,
+            proportional: resident,
+            swapped: 0,
+            huge: 0,
+        }
     }
 
     fn claim(range: Range<u64>, kind: Kind) -> Claim {

@@ -59,7 +59,8 @@ pub(super) fn areas(pid: Pid) -> Result<Vec<Area>, Error> {
         return Err(Error::NoProgram(pid));
     }
     let text = String::from_utf8_lossy(&text);
-    parse_smaps(&text).map_err(|line| Error::Malformed { path: pid.proc_file("smaps"), line: line.to_owned() })
+    parse_smaps(&text)
+        .map_err(|line| Error::Malformed { path: pid.proc_file("smaps"), line: line.to_owned() })
 }
 
 fn failed(pid: Pid, file: &str, source: io::Error) -> Error {

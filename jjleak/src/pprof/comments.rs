@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::profile::{Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, Totals};
+use crate::profile::{
+    Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, Totals,
+};
 
 /// The tool that wrote the file.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));

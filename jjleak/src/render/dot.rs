@@ -103,7 +103,8 @@ fn names(stack: &StackProfile) -> impl Iterator<Item = String> {
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let graph = Graph::of(profile, options.value);
     let shown = graph.shown(options.graph);
-    let places: HashMap<usize, usize> = shown.iter().enumerate().map(|(place, index)| (*index, place)).collect();
+    let places: HashMap<usize, usize> =
+        shown.iter().enumerate().map(|(place, index)| (*index, place)).collect();
     let amount = |number: u64| match options.value {
         Value::Bytes => units::humane_bytes(number).unwrap_or_else(|| format!("{number} bytes")),
         Value::Objects => units::grouped(number),
@@ -111,10 +112,19 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     writeln!(out, "digraph {} {{", quoted(&profile.process.to_string()))?;
     writeln!(out, "node [shape=box, fontname=\"sans-serif\"];")?;
     let hidden = graph.names.len() - shown.len();
-    let mut legend = format!("{}\n{} {}", profile.process, amount(graph.total), super::live_or_allocated(&profile.coverage));
+    let mut legend = format!(
+        "{}\n{} {}",
+        profile.process,
+        amount(graph.total),
+        super::live_or_allocated(&profile.coverage)
+    );
     if hidden > 0 {
         let percent = options.graph.node_fraction * 100.;
-        let _ = write!(legend, "\n{hidden} functions left out: below {percent} %, or more than {}", options.graph.max_nodes);
+        let _ = write!(
+            legend,
+            "\n{hidden} functions left out: below {percent} %, or more than {}",
+            options.graph.max_nodes
+        );
     }
     writeln!(out, "legend [shape=note, label={}];", quoted(&legend))?;
     for (place, function) in shown.iter().enumerate() {
@@ -184,8 +194,12 @@ mod tests {
 
     #[test]
     fn recursion_counts_once() {
-        let mut graph =
-            Graph { names: vec!["a".into(), "b".into()], own: vec![0; 2], through: vec![0; 2], ..Graph::default() };
+        let mut graph = Graph {
+            names: vec!["a".into(), "b".into()],
+            own: vec![0; 2],
+            through: vec![0; 2],
+            ..Graph::default()
+        };
         graph.add(&[0, 1, 0, 1, 0], 10);
         assert_eq!((graph.own, graph.through, graph.total), (vec![10, 0], vec![10, 10], 10));
         assert_eq!(graph.calls, BTreeMap::from([((0, 1), 10), ((1, 0), 10)]));

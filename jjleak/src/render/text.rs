@@ -14,8 +14,8 @@ use super::counters::{Counted, losses, notes};
 use super::findings::Causes;
 use super::label::{NO_STACK, label, module, printable};
 use super::threads::ThreadShares;
-use super::words::words;
 use super::verdicts::{evidence, is_judged, is_watched, of_what_is_shown, others, site, too_early};
+use super::words::words;
 use super::{Options, short, units};
 use crate::analyze::SortBy;
 use crate::profile::{

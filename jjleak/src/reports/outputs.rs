@@ -126,7 +126,8 @@ impl Outputs {
         for format in [Format::Html, Format::Pprof].into_iter().filter(|format| has(*format)) {
             outputs.add_file(&place, format, plan.options.value)?;
         }
-        for format in [Format::Svg, Format::Collapsed, Format::Dot].into_iter().filter(|format| has(*format)) {
+        for format in [Format::Svg, Format::Collapsed, Format::Dot].into_iter().filter(|format| has(*format))
+        {
             for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| plan.by.contains(value)) {
                 outputs.add_file(&place, format, value)?;
             }

@@ -3,9 +3,9 @@
 //! In: page faults of the kernel side, in order, and the state of a process's pages. Out: the resident pages that were not resident when
 //! this began, each with its stack. Pure: it reads no process.
 
-mod touched;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

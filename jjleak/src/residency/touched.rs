@@ -35,7 +35,10 @@ const NO_STACK: u32 = u32::MAX;
 impl Touch {
     const NONE: Self = Self { stack: NO_STACK, time: 0 };
 
-    #[expect(clippy::cast_possible_truncation, reason = "two years of uptime fit; then times are too small by that")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "two years of uptime fit; then times are too small by that"
+    )]
     pub(super) const fn of(fault: &Fault) -> Self {
         Self { stack: fault.stack, time: (fault.time_ns >> TIME_SHIFT << 1) as u32 | fault.is_read() as u32 }
     }

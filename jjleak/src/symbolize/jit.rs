@@ -44,7 +44,13 @@ pub fn generated(address: u64, name: &str, is_jvm: bool) -> Vec<SharedFrame> {
             FrameKind::Java if depth > 0 => FrameKind::JavaInlined,
             kind => kind,
         };
-        SharedFrame::new(Frame { address, symbol: symbol.to_owned(), kind, inlined: depth > 0, ..Frame::default() })
+        SharedFrame::new(Frame {
+            address,
+            symbol: symbol.to_owned(),
+            kind,
+            inlined: depth > 0,
+            ..Frame::default()
+        })
     };
     parts.into_iter().enumerate().map(frame).rev().collect()
 }
@@ -64,7 +70,8 @@ mod tests {
     #[test]
     fn inlined_methods_are_frames_of_their_own_the_innermost_first() {
         let frames = generated(0x10, "Lcom/a;::outer->Lcom/b;::middle->Lcom/c;::inner", true);
-        let shown: Vec<_> = frames.iter().map(|frame| (frame.symbol.as_str(), frame.kind, frame.inlined)).collect();
+        let shown: Vec<_> =
+            frames.iter().map(|frame| (frame.symbol.as_str(), frame.kind, frame.inlined)).collect();
         let inlined = FrameKind::JavaInlined;
         let expected = [
             ("Lcom/c;::inner", inlined, true),

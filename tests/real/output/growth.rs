@@ -67,11 +67,16 @@ fn pages_belong_to_the_function_that_touched_them_as_long_as_they_are_resident()
     let mut touching = Touching::start();
     touching.obey("touch 500");
 
-    let report = touching.report_on(&["touch 1000", "release", "look 300", "fill 200", "populate 128", "huge 2"]);
+    let report =
+        touching.report_on(&["touch 1000", "release", "look 300", "fill 200", "populate 128", "huge 2"]);
 
     assert_eq!(report.source, "growth");
     assert_nothing_lost(&report);
-    assert_eq!(pages_by(&report, "touch_pages"), 500, "those of before do not count, nor those that were given back");
+    assert_eq!(
+        pages_by(&report, "touch_pages"),
+        500,
+        "those of before do not count, nor those that were given back"
+    );
     assert_eq!(pages_by(&report, "look_at_pages"), 0, "the page of zeros is not the program's");
     assert_eq!(pages_by(&report, "fill_pages"), 200, "the kernel touches them for the program");
     assert_eq!(pages_by(&report, "[filled by the kernel]"), 128);
@@ -94,5 +99,9 @@ fn a_program_that_touches_what_it_had_does_not_grow() {
 fn options_about_allocations_are_refused() {
     let ended = Ended::of(["growth", "-p", "1", "--min-size", "64"]);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.iter().any(|line| line.contains("--min-size is about allocations")), "{:?}", ended.stderr);
+    assert!(
+        ended.stderr.iter().any(|line| line.contains("--min-size is about allocations")),
+        "{:?}",
+        ended.stderr
+    );
 }

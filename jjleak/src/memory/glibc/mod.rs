@@ -131,7 +131,11 @@ pub fn read(memory: &impl Memory, pages: &impl Pages, maps: &[Mapping]) -> Resul
 }
 
 /// Ranges of addresses that belong to malloc, without a look at its chunks. Those of an arena that changes meanwhile can be missing.
-pub fn ranges(memory: &impl Memory, pages: &impl Pages, maps: &[Mapping]) -> Result<Vec<Range<u64>>, Unknown> {
+pub fn ranges(
+    memory: &impl Memory,
+    pages: &impl Pages,
+    maps: &[Mapping],
+) -> Result<Vec<Range<u64>>, Unknown> {
     let scan = Scan { reader: Reader { memory, pages }, maps };
     let data = data(maps);
     let (layout, ring) = repeat(|| scan.reader.arenas(&data))?;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::profile::{
     Ages, Basis, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, Point,
-    ProcessInfo, ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Thread, Totals, Verdict,
+    ProcessInfo, ProcessKind, Profile, Rate, Sampling, SourceKind, StackProfile, Survival, Thread, Totals, Verdict,
     VerdictKind,
 };
 use crate::render::sample;

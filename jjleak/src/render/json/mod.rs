@@ -240,7 +240,7 @@ fn serialize<S: Serializer>(profile: &Profile, options: &Options, serializer: S)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Block, Coverage};
+    use crate::profile::{Block, Coverage, SourceKind};
     use crate::render::sample;
 
     fn json(profile: &Profile) -> String {

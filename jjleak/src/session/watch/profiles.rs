@@ -211,7 +211,7 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
-            let memory = touched.add_to(&mut snapshot, collector, watched.pid());
+            let touched_memory = touched.add_to(&mut snapshot, collector, watched.pid());
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
             if coverage.windows.is_some() {
@@ -251,7 +251,7 @@ impl Watch {
                 if let Some(thread) = collector.thread(watched.image, row) {
                     threads.put_below(row, thread, &mut stack);
                 }
-                memory.put_before(hash, stack)
+                touched_memory.put_before(hash, stack)
             };
             let span = watched.span(snapshot.taken_ns, now);
             let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);

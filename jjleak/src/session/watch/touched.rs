@@ -19,6 +19,8 @@ use crate::snapshot::{Frame, FrameKind, NamedStack, SharedFrame, Snapshot};
 
 /// Bytes whose pages are read at a time: the states of 16,384 pages.
 const PIECE: u64 = 64 << 20;
+/// Addresses above belong to the kernel.
+const USER_SPACE_END: u64 = 1 << 47;
 /// Size of a page on x86-64.
 const PAGE: u64 = 4096;
 /// Age of a fault after which its page is resident, if it ever was.
@@ -78,11 +80,17 @@ impl Touched {
     }
 
     /// Adds resident pages to a snapshot that was just taken.
-    pub(super) fn add_to(&mut self, snapshot: &mut Snapshot, collector: &Collector, pid: Pid) -> TouchedMemory {
+    pub(super) fn add_to(
+        &mut self,
+        snapshot: &mut Snapshot,
+        collector: &Collector,
+        pid: Pid,
+    ) -> TouchedMemory {
         let Some(Followed { images, .. }) = &mut self.0 else { return TouchedMemory::default() };
         let Some(touched) = images.get_mut(&snapshot.image) else { return TouchedMemory::default() };
         let nobody = lost_row(snapshot.image.slot());
-        let (mut sums, mut by_kernel) = (BTreeMap::<(u32, &str), Counted>::new(), BTreeMap::<&str, Counted>::new());
+        let (mut sums, mut by_kernel) =
+            (BTreeMap::<(u32, &str), Counted>::new(), BTreeMap::<&str, Counted>::new());
         let uses = uses_of(pid).unwrap_or_default();
         let names: Vec<_> = uses.iter().map(name_of).collect();
         if let Ok(pages) = ProcessPages::open(pid) {
@@ -97,7 +105,11 @@ impl Touched {
                             sum.add(PAGE, time_ns, &snapshot.instants_ns);
                         }
                         Owner::Nobody => {
-                            by_kernel.entry(name).or_default().add(PAGE, snapshot.taken_ns, &snapshot.instants_ns);
+                            by_kernel.entry(name).or_default().add(
+                                PAGE,
+                                snapshot.taken_ns,
+                                &snapshot.instants_ns,
+                            );
                         }
                     });
                     touched.forget_absent(first, states, until_ns);
@@ -141,7 +153,9 @@ impl TouchedMemory {
     fn add(&mut self, identities: Vec<(u64, String)>) {
         let mut frames: HashMap<String, SharedFrame> = HashMap::new();
         for (id, name) in identities {
-            let frame = frames.entry(name).or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
+            let frame = frames
+                .entry(name)
+                .or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
             self.frames.insert(id, SharedFrame::clone(frame));
         }
     }
@@ -175,7 +189,8 @@ fn read(
     mut each: impl FnMut(u64, &[PageState]),
 ) -> std::io::Result<()> {
     let (mut at, mut states) = (range.start, Vec::new());
-    while at < range.end {
+    // The kernel's page of system calls is at the end of all addresses, and in no page table of the process.
+    while at < range.end.min(USER_SPACE_END) {
         let end = range.end.min(at + PIECE);
         states.clear();
         pages.states(at..end, &mut states)?;
@@ -200,7 +215,8 @@ fn name_of(of: &Use) -> String {
     match of.kind {
         Kind::MallocLive | Kind::MallocFree | Kind::MallocCache => "malloc".to_owned(),
         Kind::File => {
-            let base = Path::new(name).file_name().map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
+            let base =
+                Path::new(name).file_name().map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
             format!("file {base}")
         }
         Kind::Shared => format!("shared memory {name}").trim_end().to_owned(),
