@@ -149,8 +149,6 @@ pub struct KernelOffsets {
     pub signal_live: u64,
     /// `mm_struct::brk`
     pub mm_brk: u64,
-    /// `task_struct::pagefault_disabled`
-    pub task_faults_disabled: u64,
 }
 
 impl KernelOffsets {
@@ -184,7 +182,6 @@ impl KernelOffsets {
         task_signal: 0,
         signal_live: 0,
         mm_brk: 0,
-        task_faults_disabled: 0,
     };
 }
 
@@ -196,4 +193,4 @@ unsafe impl aya::Pod for Settings {}
 unsafe impl aya::Pod for KernelOffsets {}
 
 const _: () = assert!(size_of::<Settings>() == 7 * 8 + 3 * 4 + 7 + 5);
-const _: () = assert!(size_of::<KernelOffsets>() == 29 * 8);
+const _: () = assert!(size_of::<KernelOffsets>() == 28 * 8);

@@ -95,18 +95,6 @@ pub(crate) fn current_process() -> Option<u32> {
     }
 }
 
-/// Returns true if the kernel reads user memory only as far as it is resident, as walks of stacks do: the fault makes nothing resident.
-/// False if the kernel does not tell.
-#[inline(always)]
-pub(crate) fn must_not_fault() -> bool {
-    if kernel_offset!(task_faults_disabled) == 0 {
-        return false;
-    }
-    // SAFETY: has no preconditions.
-    let task = unsafe { bpf_get_current_task() };
-    read_kernel::<u32>(task + kernel_offset!(task_faults_disabled)).is_some_and(|depth| depth > 0)
-}
-
 /// Thread ID of the current thread on the user side, or the kernel's own if it has none there.
 #[inline(always)]
 pub(crate) fn current_thread() -> u32 {

@@ -4,23 +4,21 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use jjleak_common::{counter::Counter, fault::Fault};
 
 use crate::{
-    current::{Caller, must_not_fault},
+    current::Caller,
     maps::{PAGE_FAULTS, count},
     memory::USER_SPACE_END,
     stack,
     syscall::{self, Syscall},
 };
 
-/// A fault at an address, in user space or in a system call.
+/// A fault at an address, in user space or in a system call. Walks fault, too, where the stack is not resident: these make nothing resident, and
+/// change nothing until the page is touched in earnest.
 #[inline(always)]
 pub(crate) fn report(address: u64, error_code: u64) {
     if address >= USER_SPACE_END {
         return;
     }
     let Some(caller) = Caller::current() else { return };
-    if must_not_fault() {
-        return;
-    }
     let Some(user) = Syscall::of_current().user() else {
         count(caller.image.slot(), Counter::PageFaultLost);
         return;

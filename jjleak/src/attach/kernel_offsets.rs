@@ -4,7 +4,7 @@ use jjleak_common::settings::KernelOffsets as Fields;
 
 use super::kernel_types::{
     BreakOffsets, Btf, KernelTypes, MappingOffsets, NamespaceOffsets, ProgramOffsets, ReturnInstanceOffsets,
-    Structures, TaskOffsets, faults_disabled_offset, thread_pointer_offset,
+    Structures, TaskOffsets, thread_pointer_offset,
 };
 use super::object::Following;
 use super::{Error, Missing};
@@ -17,7 +17,6 @@ pub(super) struct KernelOffsets {
     program: ProgramOffsets,
     task: TaskOffsets,
     breaks: BreakOffsets,
-    faults_disabled: u64,
 }
 
 impl KernelOffsets {
@@ -29,7 +28,6 @@ impl KernelOffsets {
         Ok(Self {
             returns: return_instance_offsets(btf),
             thread_pointer: thread_pointer(btf),
-            faults_disabled: btf.and_then(faults_disabled_offset).unwrap_or(0),
             mapping: mapping_offsets(btf),
             program: btf.and_then(ProgramOffsets::find).unwrap_or_default(),
             task: task_offsets(&structures, following)?,
@@ -39,7 +37,7 @@ impl KernelOffsets {
 
     /// The offsets as the BPF programs use them.
     pub(super) const fn fields(&self) -> Fields {
-        let Self { returns, thread_pointer, mapping, program, task, breaks, faults_disabled } = self;
+        let Self { returns, thread_pointer, mapping, program, task, breaks } = self;
         let NamespaceOffsets { task_namespaces, mount_namespace, number } = program.namespaces;
         Fields {
             task_utask: returns.task_utask,
@@ -71,7 +69,6 @@ impl KernelOffsets {
             task_signal: task.signal,
             signal_live: task.signal_live,
             mm_brk: breaks.mm_brk,
-            task_faults_disabled: *faults_disabled,
         }
     }
 }

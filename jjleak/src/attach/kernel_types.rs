@@ -83,11 +83,6 @@ pub(super) fn thread_pointer_offset(btf: &Btf<'_>) -> Option<u64> {
     Some(btf.offset("task_struct", "thread")? + btf.offset("thread_struct", "fsbase")?)
 }
 
-/// Offset in a task of the depth in which page faults are disabled (`pagefault_disable`); `None` if the kernel's structures differ.
-pub(super) fn faults_disabled_offset(btf: &Btf<'_>) -> Option<u64> {
-    btf.offset("task_struct", "pagefault_disabled")
-}
-
 /// Offsets of the fields that identify a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TaskOffsets {

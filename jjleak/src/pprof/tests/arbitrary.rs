@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use crate::profile::{
     Ages, Basis, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, Point,
-    ProcessInfo, ProcessKind, Profile, Rate, Sampling, SourceKind, StackProfile, Survival, Thread, Totals, Verdict,
-    VerdictKind,
+    ProcessInfo, ProcessKind, Profile, Rate, Sampling, SourceKind, StackProfile, Survival, Thread, Totals,
+    Verdict, VerdictKind,
 };
 use crate::render::sample;
 
