@@ -28,6 +28,9 @@ _jjleak() {
             jjleak,doctor)
                 cmd="jjleak__subcmd__doctor"
                 ;;
+            jjleak,growth)
+                cmd="jjleak__subcmd__growth"
+                ;;
             jjleak,help)
                 cmd="jjleak__subcmd__help"
                 ;;
@@ -55,6 +58,9 @@ _jjleak() {
             jjleak__subcmd__help,doctor)
                 cmd="jjleak__subcmd__help__subcmd__doctor"
                 ;;
+            jjleak__subcmd__help,growth)
+                cmd="jjleak__subcmd__help__subcmd__growth"
+                ;;
             jjleak__subcmd__help,help)
                 cmd="jjleak__subcmd__help__subcmd__help"
                 ;;
@@ -77,7 +83,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory doctor daemon completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory growth doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -219,6 +225,18 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --by)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -275,7 +293,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__diff)
-            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --inverted --top --format --out --by --help"
+            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -298,6 +316,18 @@ _jjleak() {
                     return 0
                     ;;
                 -T)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -342,8 +372,182 @@ _jjleak() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jjleak__subcmd__growth)
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-processes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -z)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -Z)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --obj)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -O)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --symbols-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -S)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allocators)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mmap)
+                    COMPREPLY=($(compgen -W "anonymous files all" -- "${cur}"))
+                    return 0
+                    ;;
+                --older)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sample-rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -s)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sample-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-live)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-stacks)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --frame-buffer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --settle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --app)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --skip)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sort)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -T)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-overhead)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --baseline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jjleak__subcmd__help)
-            opts="top report diff memory doctor daemon completions manual help"
+            opts="top report diff memory growth doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -399,6 +603,20 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jjleak__subcmd__help__subcmd__growth)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -523,12 +741,28 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --focus --ignore --kind --threads --verdicts --full --app --skip --sort --inverted --top --format --out --by --outstanding --help"
+            opts="-T -h --latest --base --perf-map --sysroot --focus --ignore --kind --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --latest)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --base)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf-map)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sysroot)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --focus)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -561,6 +795,18 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --format)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -581,7 +827,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__top)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --by --max-overhead --estimate --baseline --strict --verbose --sort --help --version"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --sort --growth --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -720,6 +966,18 @@ _jjleak() {
                     return 0
                     ;;
                 --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -55,7 +55,7 @@ pub(super) fn attach(ebpf: &mut Ebpf, settings: &Settings, offsets: &KernelOffse
             Need::Following if settings.following == Following::Nobody => {}
             Need::Faults if !settings.faults => {}
             Need::Always | Need::WithTasks | Need::Following | Need::Faults => {
-                attach_one(ebpf, program, tracepoint)?
+                attach_one(ebpf, program, tracepoint)?;
             }
             Need::IfPossible(warning) => {
                 if let Err(error) = attach_one(ebpf, program, tracepoint) {

@@ -94,7 +94,9 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     };
     let mut profiles = SavedFiles { paths, threads: args.threads, naming }.profiles(Pace::Thorough)?;
     if let Some(base) = &base {
-        profiles.iter_mut().for_each(|profile| base.subtract_from(profile));
+        for profile in &mut profiles {
+            base.subtract_from(profile);
+        }
     }
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();

@@ -10,8 +10,10 @@ use crate::snapshot::{Snapshot, StackUse};
 /// Pages of one use that a stack has made resident.
 #[derive(Debug)]
 pub(crate) struct StackPages {
-    /// Row of the stack.
+    /// Row of the stack; of the lost ones if the kernel filled the pages by itself.
     pub(crate) row: u32,
+    /// No fault made them resident: the kernel filled them by itself.
+    pub(crate) by_kernel: bool,
     /// Name of the use, which is a part of the identity.
     pub(crate) of: String,
     /// Those that are resident.
@@ -24,26 +26,24 @@ pub(crate) struct StackPages {
 const PAGE: u64 = 4096;
 
 impl Collector {
-    /// Adds pages to a snapshot that has only stacks of pages. Returns the identity of each stack with its use, in the order of
-    /// `pages`.
-    pub(crate) fn add_pages(&self, snapshot: &mut Snapshot, pages: Vec<StackPages>) -> Vec<(u64, String)> {
-        let mut identities = Vec::with_capacity(pages.len());
-        for StackPages { row, of, resident, gone } in pages {
+    /// Adds pages to a snapshot that has only stacks of pages. Returns the identity of each.
+    pub(crate) fn add_pages(&self, snapshot: &mut Snapshot, pages: &[StackPages]) -> Vec<u64> {
+        let add = |pages: &StackPages| {
             let mut hasher = DefaultHasher::new();
-            of.hash(&mut hasher);
-            let hash = self.hash(row) ^ hasher.finish();
-            let objects = resident.live.objects + gone;
+            (&pages.of, pages.by_kernel).hash(&mut hasher);
+            let hash = self.hash(pages.row) ^ hasher.finish();
+            let objects = pages.resident.live.objects + pages.gone;
             let used = StackUse {
                 hash,
-                live: resident.live,
-                cohorts: resident.cohorts,
+                live: pages.resident.live,
+                cohorts: pages.resident.cohorts.clone(),
                 allocated_objects: objects,
                 allocated_bytes: objects * PAGE,
                 ..StackUse::default()
             };
-            snapshot.stacks.push((row, used));
-            identities.push((hash, of));
-        }
-        identities
+            snapshot.stacks.push((pages.row, used));
+            hash
+        };
+        pages.iter().map(add).collect()
     }
 }

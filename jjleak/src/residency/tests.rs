@@ -33,9 +33,9 @@ use PageState::{Absent, Resident, Swapped};
 #[test]
 fn a_page_belongs_to_the_stack_that_touched_it_last_as_long_as_it_is_resident() {
     let mut touched = TouchedPages::default();
-    [written(0, 7), written(1, 8), written(2, 9), written(1, 7)]
-        .iter()
-        .for_each(|fault| touched.record(fault));
+    for fault in [written(0, 7), written(1, 8), written(2, 9), written(1, 7)] {
+        touched.record(&fault);
+    }
     let states = [Resident, Resident, Absent, Swapped];
     assert_eq!(owners(&touched, &part(4, PLAIN), &states), [Some(7), Some(7)]);
     assert_eq!(touched.faults().collect::<Vec<_>>(), [(7, 2), (8, 1), (9, 1)]);

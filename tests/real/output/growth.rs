@@ -40,7 +40,9 @@ impl Touching {
     fn report_on(&mut self, commands: &[&str]) -> Document {
         let pid = self.process.id().to_string();
         let jjleak = Jjleak::attached(["growth", "-p", &pid, "--format", "json", "60"]);
-        commands.iter().for_each(|command| self.obey(command));
+        for command in commands {
+            self.obey(command);
+        }
         let ended: Ended = jjleak.interrupt().assert_done();
         ended.report()
     }

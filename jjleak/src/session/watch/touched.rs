@@ -1,12 +1,12 @@
 //! Follows the pages that profiled processes touch, for `jjleak growth`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::RawFd;
 use std::path::Path;
 
 use jjleak_common::counter::Counter;
 use jjleak_common::process::ImageId;
-use jjleak_common::stack::lost_row;
+use jjleak_common::stack::{StackStatus, lost_row};
 
 use crate::attach::{Attachment, Drained, Images, PageFaults, now_ns};
 use crate::collect::{Collector, StackPages};
@@ -44,7 +44,7 @@ struct Followed {
 pub(super) struct TouchedMemory {
     frames: HashMap<u64, SharedFrame>,
     /// Identities of stacks that are not of the program.
-    by_kernel: Vec<u64>,
+    by_kernel: HashSet<u64>,
 }
 
 impl Touched {
@@ -88,57 +88,13 @@ impl Touched {
     ) -> TouchedMemory {
         let Some(Followed { images, .. }) = &mut self.0 else { return TouchedMemory::default() };
         let Some(touched) = images.get_mut(&snapshot.image) else { return TouchedMemory::default() };
-        let nobody = lost_row(snapshot.image.slot());
-        let (mut sums, mut by_kernel) =
-            (BTreeMap::<(u32, &str), Counted>::new(), BTreeMap::<&str, Counted>::new());
+        // A process that ends meanwhile has no pages.
         let uses = uses_of(pid).unwrap_or_default();
-        let names: Vec<_> = uses.iter().map(name_of).collect();
-        if let Ok(pages) = ProcessPages::open(pid) {
-            let until_ns = now_ns().saturating_sub(SETTLED_NS);
-            for (part, name) in uses.iter().map(part_of).zip(&names) {
-                // A process that ends meanwhile has no pages.
-                let _ = read(&pages, part.range.clone(), |first, states| {
-                    let piece = Part { range: first..first + states.len() as u64 * PAGE, ..part };
-                    touched.attribute(&piece, states, |owner| match owner {
-                        Owner::Stack(row, time_ns) => {
-                            let sum = sums.entry((row, name.as_str())).or_default();
-                            sum.add(PAGE, time_ns, &snapshot.instants_ns);
-                        }
-                        Owner::Nobody => {
-                            by_kernel.entry(name).or_default().add(
-                                PAGE,
-                                snapshot.taken_ns,
-                                &snapshot.instants_ns,
-                            );
-                        }
-                    });
-                    touched.forget_absent(first, states, until_ns);
-                });
-            }
-        }
-        let mut resident: HashMap<u32, u64> = HashMap::new();
-        for ((row, _), sum) in &sums {
-            *resident.entry(*row).or_default() += sum.live.objects;
-        }
-        let mut stacks = Vec::new();
-        for ((row, name), resident) in sums {
-            stacks.push(StackPages { row, of: name.to_owned(), resident, gone: 0 });
-        }
-        for (row, faults) in touched.faults() {
-            let gone = faults.saturating_sub(resident.get(&row).copied().unwrap_or_default());
-            if gone > 0 {
-                stacks.push(StackPages { row, of: GONE.to_owned(), resident: Counted::default(), gone });
-            }
-        }
+        let mut stacks = resident(touched, &uses, pid, snapshot);
+        stacks.extend(gone(touched, &stacks));
         *snapshot.counters.entry(Counter::PageTableFull).or_default() += touched.lost();
-        let mut memory = TouchedMemory::default();
-        memory.add(collector.add_pages(snapshot, stacks));
-        let by_kernel = by_kernel.into_iter().map(|(name, resident)| {
-            let of = format!("{name}{BY_KERNEL}");
-            StackPages { row: nobody, of, resident, gone: 0 }
-        });
-        memory.add_by_kernel(collector.add_pages(snapshot, by_kernel.collect()));
-        memory
+        let identities = collector.add_pages(snapshot, &stacks);
+        TouchedMemory::of(identities.into_iter().zip(stacks))
     }
 
     /// Drops the pages of images that are over.
@@ -150,20 +106,18 @@ impl Touched {
 }
 
 impl TouchedMemory {
-    fn add(&mut self, identities: Vec<(u64, String)>) {
-        let mut frames: HashMap<String, SharedFrame> = HashMap::new();
-        for (id, name) in identities {
-            let frame = frames
-                .entry(name)
-                .or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
-            self.frames.insert(id, SharedFrame::clone(frame));
+    fn of(stacks: impl Iterator<Item = (u64, StackPages)>) -> Self {
+        let mut memory = Self::default();
+        let mut by_name: HashMap<String, SharedFrame> = HashMap::new();
+        for (id, StackPages { of, by_kernel, .. }) in stacks {
+            let frame =
+                by_name.entry(of).or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
+            memory.frames.insert(id, SharedFrame::clone(frame));
+            if by_kernel {
+                memory.by_kernel.insert(id);
+            }
         }
-    }
-
-    fn add_by_kernel(&mut self, identities: Vec<(u64, String)>) {
-        let plain = |name: String| name.strip_suffix(BY_KERNEL).map(str::to_owned).unwrap_or(name);
-        self.by_kernel.extend(identities.iter().map(|(id, _)| *id));
-        self.add(identities.into_iter().map(|(id, name)| (id, plain(name))).collect());
+        memory
     }
 
     /// Puts the memory that a stack touched in front of it.
@@ -173,13 +127,58 @@ impl TouchedMemory {
         if self.by_kernel.contains(&id) {
             let symbol = BY_KERNEL.to_owned();
             frames.push(SharedFrame::new(Frame { symbol, kind: FrameKind::Kernel, ..Frame::default() }));
-            stack.status = jjleak_common::stack::StackStatus::Complete;
+            stack.status = StackStatus::Complete;
         } else {
             frames.extend(stack.frames.iter().cloned());
         }
         stack.frames = frames.into();
         stack
     }
+}
+
+/// Pages that were made resident since the beginning, by use and by who made them so. Forgets those that are not resident any more.
+fn resident(touched: &mut TouchedPages, uses: &[Use], pid: Pid, snapshot: &Snapshot) -> Vec<StackPages> {
+    let Ok(pages) = ProcessPages::open(pid) else { return Vec::new() };
+    let names: Vec<_> = uses.iter().map(name_of).collect();
+    let mut sums = BTreeMap::<(Option<u32>, &str), Counted>::new();
+    let until_ns = now_ns().saturating_sub(SETTLED_NS);
+    for (part, name) in uses.iter().map(part_of).zip(&names) {
+        // A process that ends meanwhile has no pages.
+        let _ = read(&pages, part.range.clone(), |first, states| {
+            let piece = Part { range: first..first + states.len() as u64 * PAGE, ..part };
+            touched.attribute(&piece, states, |owner| {
+                let (row, time_ns) = match owner {
+                    Owner::Stack(row, time_ns) => (Some(row), time_ns),
+                    Owner::Nobody => (None, snapshot.taken_ns),
+                };
+                sums.entry((row, name)).or_default().add(PAGE, time_ns, &snapshot.instants_ns);
+            });
+            touched.forget_absent(first, states, until_ns);
+        });
+    }
+    let nobody = lost_row(snapshot.image.slot());
+    let stack = |((row, name), resident): ((Option<u32>, &str), Counted)| StackPages {
+        row: row.unwrap_or(nobody),
+        by_kernel: row.is_none(),
+        of: name.to_owned(),
+        resident,
+        gone: 0,
+    };
+    sums.into_iter().map(stack).collect()
+}
+
+/// Pages that stacks made resident, and that are so no more.
+fn gone(touched: &TouchedPages, resident: &[StackPages]) -> Vec<StackPages> {
+    let mut left: HashMap<u32, u64> = HashMap::new();
+    for pages in resident.iter().filter(|pages| !pages.by_kernel) {
+        *left.entry(pages.row).or_default() += pages.resident.live.objects;
+    }
+    let stack = |(row, faults): (u32, u64)| {
+        let gone = faults.saturating_sub(left.get(&row).copied().unwrap_or_default());
+        let of = GONE.to_owned();
+        (gone > 0).then_some(StackPages { row, by_kernel: false, of, resident: Counted::default(), gone })
+    };
+    touched.faults().filter_map(stack).collect()
 }
 
 /// Reads the states of pages in pieces.
