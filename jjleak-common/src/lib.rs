@@ -85,7 +85,7 @@ pub mod names {
     pub const PROGRAMS: &str = "PROGRAMS";
     /// Ring buffer of [`crate::mapping::Event`].
     pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
-    /// Ring buffer of [`crate::fault::Fault`].
+    /// Ring buffer of [`crate::fault::Record`].
     pub const PAGE_FAULTS: &str = "PAGE_FAULTS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";

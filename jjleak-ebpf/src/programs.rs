@@ -182,6 +182,14 @@ pub(crate) fn fault_of_kernel(ctx: RawTracePointContext) -> i32 {
     0
 }
 
+/// The kernel has chosen the address of a mapping, and will move pages there if this is for `mremap`.
+#[raw_tracepoint(tracepoint = "vm_unmapped_area")]
+pub(crate) fn pages_moved(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/mmap.h: (addr, info)
+    fault::placed(ctx.arg(0), ctx.arg(1));
+    0
+}
+
 /// A process or a thread starts.
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub(crate) fn process_fork(ctx: RawTracePointContext) -> i32 {

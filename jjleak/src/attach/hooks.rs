@@ -26,11 +26,13 @@ enum Need {
     Following,
     /// If page faults are reported.
     Faults,
+    /// The same, if the kernel has the tracepoint.
+    FaultsIfPossible(&'static str),
 }
 
 /// The programs, in the order in which they are attached. The records that they write are those of [`super::Hints`]. Programs
 /// for system calls that map memory are in [`super::mapping_events`].
-const HOOKS: [Hook; 7] = [
+const HOOKS: [Hook; 8] = [
     Hook {
         program: "area_placed",
         tracepoint: "vm_unmapped_area",
@@ -45,6 +47,13 @@ const HOOKS: [Hook; 7] = [
     Hook { program: "process_exit", tracepoint: "sched_process_exit", need: Need::Following },
     Hook { program: "fault_of_program", tracepoint: "page_fault_user", need: Need::Faults },
     Hook { program: "fault_of_kernel", tracepoint: "page_fault_kernel", need: Need::Faults },
+    Hook {
+        program: "pages_moved",
+        tracepoint: "vm_unmapped_area",
+        need: Need::FaultsIfPossible(
+            "this kernel does not report new mappings: pages that mremap moves count as filled by the kernel",
+        ),
+    },
 ];
 
 /// Attaches the programs that are needed.
@@ -53,11 +62,11 @@ pub(super) fn attach(ebpf: &mut Ebpf, settings: &Settings, offsets: &KernelOffse
         match need {
             Need::WithTasks if offsets.task_tgid == 0 => {}
             Need::Following if settings.following == Following::Nobody => {}
-            Need::Faults if !settings.faults => {}
+            Need::Faults | Need::FaultsIfPossible(_) if !settings.faults => {}
             Need::Always | Need::WithTasks | Need::Following | Need::Faults => {
                 attach_one(ebpf, program, tracepoint)?;
             }
-            Need::IfPossible(warning) => {
+            Need::IfPossible(warning) | Need::FaultsIfPossible(warning) => {
                 if let Err(error) = attach_one(ebpf, program, tracepoint) {
                     tracing::warn!("{warning}");
                     tracing::info!(%error, source = error.source(), "the reason");

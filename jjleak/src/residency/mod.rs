@@ -1,6 +1,6 @@
 //! Finds out which stack made each resident page resident.
 //!
-//! In: page faults of the kernel side, in order, and the state of a process's pages. Out: the resident pages that were not resident when
+//! In: page faults and moved pages of the kernel side, in order, and the state of a process's pages. Out: the resident pages that were not resident when
 //! this began, each with its stack. Pure: it reads no process.
 
 #[cfg(test)]
@@ -10,7 +10,7 @@ mod touched;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use jjleak_common::fault::Fault;
+use jjleak_common::fault::{Event, Fault, Move};
 
 use crate::memory::PageState;
 use touched::{Block, PAGE, PAGES_OF_BLOCK, Touch};
@@ -66,27 +66,77 @@ pub struct TouchedPages {
 }
 
 impl TouchedPages {
-    /// Records a fault.
-    pub fn record(&mut self, fault: &Fault) {
+    /// Records an event.
+    pub fn record(&mut self, event: Event) {
+        match event {
+            Event::Fault(fault) => self.record_fault(&fault),
+            Event::Move(moved) => self.record_move(moved),
+        }
+    }
+
+    fn record_fault(&mut self, fault: &Fault) {
+        let (block, place) = touched::place_of(fault.page);
+        let earlier = self.touched.get(&block).and_then(|block| block.get(place));
+        if fault.was_present && earlier.is_some_and(|touch| !touch.is_read()) {
+            return;
+        }
         *self.faults.entry(fault.stack).or_default() += 1;
-        let (block, place) = touched::place_of(fault.page());
+        self.set(fault.page, Touch::of(fault));
+    }
+
+    /// Moves what is known of pages to their new addresses.
+    fn record_move(&mut self, Move { from, to, pages }: Move) {
+        let range = from..from.saturating_add(u64::from(pages) * PAGE);
+        let blocks = touched::place_of(range.start).0..=touched::place_of(range.end).0;
+        let moved = |page: u64| range.contains(&page).then(|| to.wrapping_add(page - from));
+        let mut touches = Vec::new();
+        for (number, block) in self.touched.range_mut(blocks.clone()) {
+            for place in 0..PAGES_OF_BLOCK {
+                let Some(page) = moved(touched::page_at(*number, place)) else { continue };
+                touches.extend(block.get(place).map(|touch| (page, touch)));
+                block.clear(place);
+            }
+        }
+        let mut before = Vec::new();
+        for (number, bits) in self.before.range_mut(blocks) {
+            for place in 0..PAGES_OF_BLOCK {
+                let Some(page) = moved(touched::page_at(*number, place)) else { continue };
+                before.extend((bits[place / 64] >> (place % 64) & 1 != 0).then_some(page));
+                bits[place / 64] &= !(1 << (place % 64));
+            }
+        }
+        for (page, touch) in touches {
+            self.set(page, touch);
+        }
+        for page in before {
+            self.set_before(page);
+        }
+    }
+
+    fn set(&mut self, page: u64, touch: Touch) {
+        let (block, place) = touched::place_of(page);
         if self.touched.len() >= MAX_BLOCKS && !self.touched.contains_key(&block) {
             self.lost += 1;
             return;
         }
-        self.touched.entry(block).or_default().set(place, Touch::of(fault));
+        self.touched.entry(block).or_default().set(place, touch);
     }
 
-    /// Adds pages that were resident when this began; a fault on one of them still counts.
+    /// Adds pages that were resident when this began. They do not count before [`Self::forget_absent`] has found that they were given
+    /// back: a write to memory that is shared since a fork is a fault, too.
     pub fn add_resident(&mut self, first: u64, states: &[PageState]) {
         for (page, _) in numbered(first, states).filter(|(_, state)| **state == PageState::Resident) {
-            let (block, place) = touched::place_of(page);
-            if self.before.len() >= MAX_BLOCKS_BEFORE && !self.before.contains_key(&block) {
-                self.lost += 1;
-                continue;
-            }
-            self.before.entry(block).or_default()[place / 64] |= 1 << (place % 64);
+            self.set_before(page);
         }
+    }
+
+    fn set_before(&mut self, page: u64) {
+        let (block, place) = touched::place_of(page);
+        if self.before.len() >= MAX_BLOCKS_BEFORE && !self.before.contains_key(&block) {
+            self.lost += 1;
+            return;
+        }
+        self.before.entry(block).or_default()[place / 64] |= 1 << (place % 64);
     }
 
     /// Calls `each` with the owner of each page of a part that is resident now and was made so since this began. Returns the number of
@@ -102,10 +152,10 @@ impl TouchedPages {
                 continue;
             }
             let touched = self.touched.get(&block);
-            let own = touched.and_then(|touched| touched.get(place));
-            if own.is_none() && was_resident {
+            if was_resident {
                 continue;
             }
+            let own = touched.and_then(|touched| touched.get(place));
             match own.or_else(|| touched?.beside(place, window(part, block, place))) {
                 Some(touch) if touch.is_read() && part.filled.by_zeros => {}
                 Some(touch) => each(Owner::Stack(touch.stack(), touch.time_ns())),
@@ -115,11 +165,14 @@ impl TouchedPages {
         released
     }
 
-    /// Forgets touched pages that are not resident: their next use is another fault. A page is resident a moment after its fault, so that
-    /// faults since `until_ns` stay.
+    /// Forgets pages that are not resident: their next use is another fault. A page is resident a moment after its fault, so that faults
+    /// since `until_ns` stay.
     pub fn forget_absent(&mut self, first: u64, states: &[PageState], until_ns: u64) {
         for (page, _) in numbered(first, states).filter(|(_, state)| **state == PageState::Absent) {
             let (block, place) = touched::place_of(page);
+            if let Some(before) = self.before.get_mut(&block) {
+                before[place / 64] &= !(1 << (place % 64));
+            }
             if let Some(touched) = self.touched.get_mut(&block)
                 && touched.get(place).is_some_and(|touch| touch.time_ns() < until_ns)
             {

@@ -14,6 +14,11 @@ pub(super) const fn place_of(page: u64) -> (u64, usize) {
     (page / BLOCK, (page % BLOCK / PAGE) as usize)
 }
 
+/// Address of the page at a place of a block.
+pub(super) const fn page_at(block: u64, place: usize) -> u64 {
+    address_of(block) + place as u64 * PAGE
+}
+
 /// Address of a block.
 pub(super) const fn address_of(block: u64) -> u64 {
     block * BLOCK
@@ -40,7 +45,7 @@ impl Touch {
         reason = "two years of uptime fit; then times are too small by that"
     )]
     pub(super) const fn of(fault: &Fault) -> Self {
-        Self { stack: fault.stack, time: (fault.time_ns >> TIME_SHIFT << 1) as u32 | fault.is_read() as u32 }
+        Self { stack: fault.stack, time: (fault.time_ns >> TIME_SHIFT << 1) as u32 | !fault.is_write as u32 }
     }
 
     /// Row of the stack.

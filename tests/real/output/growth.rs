@@ -86,6 +86,33 @@ fn pages_belong_to_the_function_that_touched_them_as_long_as_they_are_resident()
 }
 
 #[test]
+fn pages_that_are_moved_belong_to_the_function_that_touched_them() {
+    require_bpf!();
+    let mut touching = Touching::start();
+    touching.obey("touch 300");
+
+    // Where the size is of whole huge pages, the kernel looks for more room, and aligns the address.
+    let report = touching.report_on(&["move 400", "touch 200", "move 500", "move 102400", "release"]);
+
+    assert_nothing_lost(&report);
+    assert_eq!(pages_by(&report, "touch_pages"), 100, "half of those that were touched since");
+    assert_eq!(pages_by(&report, "[filled by the kernel]"), 0);
+}
+
+#[test]
+fn copies_after_a_fork_are_no_growth() {
+    require_bpf!();
+    let mut touching = Touching::start();
+    touching.obey("touch 300");
+
+    let report = touching.report_on(&["fork", "touch 200", "fork"]);
+
+    assert_nothing_lost(&report);
+    assert_eq!(pages_by(&report, "touch_pages"), 200);
+    assert_eq!(pages_by(&report, "copy_pages"), 0);
+}
+
+#[test]
 fn a_program_that_touches_what_it_had_does_not_grow() {
     require_bpf!();
     let mut touching = Touching::start();

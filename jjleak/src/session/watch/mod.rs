@@ -283,7 +283,11 @@ impl Watch {
     /// Description of what is counted.
     pub(super) fn describe(&self) -> String {
         let describe = |watched: &Watched| {
-            let counted = self.files.allocators.describe(&watched.modules);
+            let counted = if self.accounting.touched.is_followed() {
+                "page faults".to_owned()
+            } else {
+                self.files.allocators.describe(&watched.modules)
+            };
             format!("{} (pid {}): {counted}", watched.process.comm, watched.pid())
         };
         match self.lifecycle.following {

@@ -56,6 +56,11 @@ impl Touched {
         Ok(Self(Some(Followed { faults: attachment.page_faults()?, images: HashMap::new() })))
     }
 
+    /// Returns true if page faults are followed.
+    pub(super) const fn is_followed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// A descriptor that becomes readable with new faults; `None` if they are not followed.
     pub(super) fn waiting(&self) -> Option<RawFd> {
         self.0.as_ref().map(|followed| followed.faults.descriptor())
@@ -64,7 +69,7 @@ impl Touched {
     /// Applies pending faults.
     pub(super) fn receive(&mut self) -> Drained {
         let Some(Followed { faults, images }) = &mut self.0 else { return Drained::Empty };
-        faults.take(|fault| images.entry(fault.image).or_default().record(fault))
+        faults.take(|record| images.entry(record.image).or_default().record(record.event()))
     }
 
     /// Notes the pages of an image that are resident now.
