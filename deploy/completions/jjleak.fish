@@ -49,7 +49,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l skip -d 'Treat functions,
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
@@ -107,7 +107,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l skip -d 'Treat fun
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'Output formats, written at the end: text, json, svg, html, pprof, collapsed, dot' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
@@ -147,7 +147,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l nodefraction -d
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
@@ -163,7 +163,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l nodefraction -d '
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'
@@ -198,7 +198,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l skip -d 'Treat 
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r

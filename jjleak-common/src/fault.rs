@@ -63,7 +63,7 @@ impl Record {
     #[inline(always)]
     #[must_use]
     pub const fn of_fault(image: ImageId, fault: Fault) -> Self {
-        let flags = fault.is_write as u64 * WRITE | fault.was_present as u64 * PRESENT;
+        let flags = (fault.is_write as u64 * WRITE) | (fault.was_present as u64 * PRESENT);
         let place = (fault.page & !WITHIN_PAGE) | flags;
         Self { time_or_to: fault.time_ns, place, image, stack_or_pages: fault.stack }
     }

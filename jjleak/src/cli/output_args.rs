@@ -1,6 +1,6 @@
 //! Output options of a run, of `top`, and of the commands that show saved profiles.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::Str;
 use regex::Regex;
@@ -32,7 +32,7 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
     pub(super) format: Vec<Format>,
 
-    /// Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
+    /// Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]
     #[arg(long, value_name = "PATH")]
     pub(super) out: Option<PathBuf>,
 
@@ -65,7 +65,8 @@ impl OutputArgs {
             max_nodes: self.maxnodes.unwrap_or(usual.max_nodes),
         };
         let by = if self.by.is_empty() { vec![by] } else { self.by.clone() };
-        OutputPlan { formats: self.format.clone(), out: self.out.clone(), by, options }
+        let stdout = |path: PathBuf| if path == Path::new("-") { PathBuf::from("/dev/stdout") } else { path };
+        OutputPlan { formats: self.format.clone(), out: self.out.clone().map(stdout), by, options }
     }
 }
 
@@ -128,7 +129,7 @@ impl TextArgs {
     let help = "Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot";
     format.default_values([Str::from(Format::Text.name())]).help(help).long_help(format!("{help}\n\n{SAVED_FORMAT_NOTE}"))
 }))]
-#[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe \
+#[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout \
     [default: files in this folder: jjleak-PID.*, jjleak.diff.*]")))]
 #[command(mut_arg("by", |by| by.help("Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the \
     profile has any]")))]

@@ -95,6 +95,14 @@ impl Grown {
         [headline].into_iter().chain(cause.into_iter().flatten()).collect()
     }
 
+    /// Lines for a report on pages: the same, without the step that has led to it.
+    #[must_use]
+    pub fn beside_pages(&self) -> Vec<String> {
+        let mut lines = self.beside(None);
+        lines.retain(|line| !line.starts_with("to do: jjleak growth "));
+        lines
+    }
+
     /// What has grown most, and the next step; `None` if nothing has grown.
     #[must_use]
     pub fn in_words(&self) -> Option<String> {
@@ -158,6 +166,9 @@ mod tests {
         assert_eq!(grown(Cause::NativeLeak).beside(Some(10 << 20)).len(), 1);
         assert_eq!(grown(Cause::JavaHeap).beside(Some(95 << 20)).len(), 1);
         assert!(grown(Cause::None).beside(Some(0)).is_empty());
+        let mut pool = grown(Cause::OwnPool);
+        pool.findings[0].to_do = "jjleak growth -p 42".to_owned();
+        assert_eq!((pool.beside(None).len(), pool.beside_pages().len()), (3, 2));
         // Unknown: nothing is said of it.
         assert_eq!(grown(Cause::JavaHeap).beside(None)[0], headline);
     }

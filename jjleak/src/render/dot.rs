@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::label::{NO_STACK, label};
 use super::units;
 use super::{Options, Value};
-use crate::profile::{Profile, StackProfile};
+use crate::profile::{Profile, SourceKind, StackProfile};
 
 /// Limits of the size of a call graph.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +52,8 @@ impl Graph {
         let mut indices: HashMap<String, usize> = HashMap::new();
         for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
             let weight = value.of(stack.live);
-            let path: Vec<usize> = names(stack).map(|name| graph.index(&mut indices, name)).collect();
+            let path: Vec<usize> =
+                names(stack, profile.coverage.source).map(|name| graph.index(&mut indices, name)).collect();
             graph.add(&path, weight);
         }
         graph
@@ -93,10 +94,12 @@ impl Graph {
     }
 }
 
-/// Names of a stack's functions, leaf first.
-fn names(stack: &StackProfile) -> impl Iterator<Item = String> {
+/// Names of a stack's functions, leaf first, without the allocator's: memory is the caller's own, as in `jeprof`.
+fn names(stack: &StackProfile, source: SourceKind) -> impl Iterator<Item = String> {
     let nothing = stack.frames.is_empty().then(|| NO_STACK.to_owned());
-    stack.frames.iter().map(|frame| label(frame).into_owned()).chain(nothing)
+    let is_called = source == SourceKind::Malloc && stack.frames.len() > 1;
+    let frames = stack.frames.iter().skip(usize::from(is_called));
+    frames.map(|frame| label(frame).into_owned()).chain(nothing)
 }
 
 /// Writes the graph.
@@ -111,6 +114,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     };
     writeln!(out, "digraph {} {{", quoted(&profile.process.to_string()))?;
     writeln!(out, "node [shape=box, fontname=\"sans-serif\"];")?;
+    writeln!(out, "edge [fontname=\"sans-serif\", fontsize=10];")?;
     let hidden = graph.names.len() - shown.len();
     let mut legend = format!(
         "{}\n{} {}",
@@ -209,7 +213,8 @@ mod tests {
     fn small_functions_are_left_out_and_counted() {
         let graph = GraphLimits { node_fraction: 0.9, edge_fraction: 0., max_nodes: 1 };
         let text = dot(&sample::profile(), &Options { graph, ..sample::options() });
-        assert_eq!(text.matches("fontsize").count(), 1, "{text}");
+        let functions = text.lines().filter(|line| line.starts_with('n') && line.contains("[label"));
+        assert_eq!(functions.count(), 1, "{text}");
         assert!(text.contains("functions left out"), "{text}");
     }
 

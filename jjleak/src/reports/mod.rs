@@ -16,7 +16,7 @@ use crate::attach::Following;
 use crate::diagnosis::{Growing, Grown};
 use crate::notices::{Progress, print};
 use crate::processes::Pid;
-use crate::profile::Profile;
+use crate::profile::{Profile, SourceKind};
 use crate::render::Format;
 use crate::session::{Notice, Observer, Step};
 use trace::Trace;
@@ -82,7 +82,10 @@ impl Reports {
             self.rests_until = Some(Instant::now() + REST * begun.elapsed());
         }
         let Some(grown) = &self.grown else { return };
-        profile.growth = grown.beside(comparable_live(profile, grown));
+        profile.growth = match profile.coverage.source {
+            SourceKind::Growth => grown.beside_pages(),
+            SourceKind::Malloc | SourceKind::File => grown.beside(comparable_live(profile, grown)),
+        };
     }
 
     /// Writes an interval's report.

@@ -17,23 +17,38 @@ const JEMALLOC: &str = "libjemalloc.so.2";
 /// Bytes by function.
 type Bytes = BTreeMap<String, f64>;
 
-/// The profile that jemalloc writes of the fixture.
+/// The profile that jemalloc writes of the fixture at its end.
 fn written_by_jemalloc(folder: &TempDir) -> PathBuf {
+    all_written_by_jemalloc(folder, "prof_final:true").remove(0)
+}
+
+/// The profiles that jemalloc writes of the fixture, in their order.
+fn all_written_by_jemalloc(folder: &TempDir, when: &str) -> Vec<PathBuf> {
     let prefix = folder.path().join("jeprof");
     let options = format!(
-        "prof:true,prof_final:true,prof_accum:true,lg_prof_sample:15,prof_prefix:{}",
+        "prof:true,prof_accum:true,lg_prof_sample:15,prof_prefix:{},{when}",
         prefix.to_str().unwrap()
     );
     let mut command = Command::new(compile::sampled());
     assert!(command.env("LD_PRELOAD", JEMALLOC).env("MALLOC_CONF", options).status().unwrap().success());
     let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "heap")).unwrap()
+    let is_profile = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "heap");
+    let mut profiles: Vec<_> = files.filter(is_profile).collect();
+    // They are numbered: `jeprof.PID.NUMBER.iNUMBER.heap`.
+    let number =
+        |path: &PathBuf| -> u32 { path.to_str().unwrap().rsplit('.').nth(2).unwrap().parse().unwrap() };
+    profiles.sort_by_key(number);
+    profiles
 }
 
 /// What jeprof says of each function alone.
 fn by_jeprof(option: &str, profile: &Path) -> Bytes {
+    by_jeprof_with(&[option], profile)
+}
+
+fn by_jeprof_with(options: &[&str], profile: &Path) -> Bytes {
     let mut command = Command::new("jeprof");
-    command.args([option, "--text", "--show_bytes"]).arg(compile::sampled()).arg(profile);
+    command.args(options).args(["--text", "--show_bytes"]).arg(compile::sampled()).arg(profile);
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = |line: &str| {
@@ -111,4 +126,27 @@ fn a_profile_of_a_program_that_is_gone_has_its_figures_and_says_so() {
     assert!(modules.iter().any(|module| *module == "/nowhere/sampled"), "{modules:?}");
     let said = ended.stderr.join("\n");
     assert!(said.contains("no names for code in /nowhere/sampled: No such file"), "{said}");
+}
+
+#[test]
+fn the_difference_of_two_jemalloc_profiles_is_that_of_jeprof() {
+    require_program!("jeprof");
+    require_library!(JEMALLOC);
+    let folder = tempfile::tempdir().unwrap();
+    let profiles = all_written_by_jemalloc(&folder, "prof_final:true,lg_prof_interval:18");
+    let [first, .., last] = &profiles[..] else { panic!("{profiles:?}") };
+    let base = format!("--base={}", first.to_str().unwrap());
+
+    let report =
+        Ended::of(["report", last.to_str().unwrap(), &base, "--format", "json"]).assert_done().report();
+
+    let live = by_jjleak(&report, |stack| stack.live.bytes);
+    assert!(!live.is_empty());
+    assert_equal(&live, &by_jeprof_with(&["--inuse_space", &base], last));
+    assert!(live.values().sum::<f64>() < by_jeprof("--inuse_space", last).values().sum());
+    // The newest is the one that was written at the end.
+    let pattern = folder.path().join("jeprof.*.heap");
+    let latest = Ended::of(["report", "--latest", pattern.to_str().unwrap(), "--format", "json"]);
+    let of_last = Ended::of(["report", last.to_str().unwrap(), "--format", "json"]).assert_done().report();
+    assert_eq!(latest.assert_done().report().live, of_last.live);
 }
