@@ -9,18 +9,24 @@
 //! the next one (collapsed strata; Wolter, "Introduction to Variance Estimation", 2.5). This overestimates where a program
 //! changes slowly and where there are few windows.
 //!
+//! Probes slow a program down in windows. Weights are higher by that factor, as its own use of CPUs shows ([`Pace`]).
+//!
 //! Frees are followed between windows, too, or live blocks are not known: a block freed unseen looks live for ever, and no
 //! weight makes up for it.
 
+mod slowdown;
+
 use jjleak_common::sampling::WEIGHT_ONE;
+
+pub use slowdown::Pace;
+use slowdown::Slowdown;
 
 /// Maximum number of windows kept; beyond it, neighbours are merged in pairs. Enough for a day and a half of windows every
 /// two seconds, and for nearly two hours of the shortest strata that are planned.
 const MAX_WINDOWS: usize = 1 << 16;
 
 /// A window, in nanoseconds of `CLOCK_MONOTONIC`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "the unit")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Window {
     begin_ns: u64,
     end_ns: u64,
@@ -28,10 +34,11 @@ struct Window {
     stratum_end_ns: u64,
     /// Time in which allocations were counted: shorter than the span from begin to end in merged windows.
     counted_ns: u64,
+    pace: Pace,
 }
 
 /// The counting windows of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Windows {
     begin_ns: u64,
     past: Vec<Window>,
@@ -77,12 +84,12 @@ impl Windows {
     /// Ends uninterrupted counting.
     pub fn end_whole(&mut self, now_ns: u64) {
         if let Some(begin_ns) = self.whole_since_ns.take() {
-            self.push(begin_ns, now_ns, now_ns);
+            self.push(begin_ns, now_ns, now_ns, Pace::default());
         }
     }
 
-    /// Records a finished window and the end of its stratum.
-    pub fn push(&mut self, begin_ns: u64, end_ns: u64, stratum_end_ns: u64) {
+    /// Records a finished window, the end of its stratum, and the program's use of CPUs.
+    pub fn push(&mut self, begin_ns: u64, end_ns: u64, stratum_end_ns: u64, pace: Pace) {
         let counted_ns = end_ns.saturating_sub(begin_ns);
         if counted_ns == 0 {
             return;
@@ -91,11 +98,24 @@ impl Windows {
             let pairs = self.past.chunks(2).map(|pair| {
                 let (first, last) = (pair[0], pair[pair.len() - 1]);
                 let counted_ns = pair.iter().map(|window| window.counted_ns).sum();
-                Window { begin_ns: first.begin_ns, counted_ns, ..last }
+                let pace = pair[1..].iter().fold(first.pace, |pace, window| pace.with(window.pace));
+                Window { begin_ns: first.begin_ns, counted_ns, pace, ..last }
             });
             self.past = pairs.collect();
         }
-        self.past.push(Window { begin_ns, end_ns, stratum_end_ns: stratum_end_ns.max(end_ns), counted_ns });
+        let stratum_end_ns = stratum_end_ns.max(end_ns);
+        self.past.push(Window { begin_ns, end_ns, stratum_end_ns, counted_ns, pace });
+    }
+
+    /// Factor by which the program is slower in windows than between them.
+    #[must_use]
+    pub fn slowdown(&self) -> f64 {
+        self.measured_slowdown().factor
+    }
+
+    fn measured_slowdown(&self) -> Slowdown {
+        let paces: Vec<_> = self.past.iter().map(|window| window.pace).collect();
+        Slowdown::of(&paces)
     }
 
     /// Returns true if everything is being counted and has been since the start.
@@ -104,10 +124,16 @@ impl Windows {
         self.whole_since_ns.is_some()
     }
 
-    /// Weight that the last window will have once its stratum has ended and the next one has begun.
+    /// Weight that the last window will have once its stratum has ended and the next one has begun, without the slow-down.
     #[must_use]
     pub fn settled_weight(&self) -> f64 {
-        self.past.last().map_or(1., |last| self.at(last.stratum_end_ns).last_weight())
+        self.past.last().map_or(1., |last| self.spans_at(last.stratum_end_ns).last_weight())
+    }
+
+    /// Weight of the last window as of this instant, without the slow-down.
+    #[must_use]
+    pub fn last_weight(&self, now_ns: u64) -> f64 {
+        self.spans_at(now_ns).last_weight()
     }
 
     /// Number of blocks that a counted block stands for at this instant, on average.
@@ -136,6 +162,17 @@ impl Windows {
     /// Windows and their weights as of this instant.
     #[must_use]
     pub fn at(&self, now_ns: u64) -> Weighted {
+        let mut weighted = self.spans_at(now_ns);
+        let slowdown = self.measured_slowdown();
+        weighted.slower_error = slowdown.error;
+        for weight in weighted.weights.iter_mut().filter(|weight| **weight > 1.) {
+            *weight *= slowdown.factor;
+        }
+        weighted
+    }
+
+    /// Windows, each with the time that it stands for.
+    fn spans_at(&self, now_ns: u64) -> Weighted {
         let mut weighted = Weighted::default();
         let mut stratum_begin_ns = self.begin_ns;
         for (index, window) in self.past.iter().enumerate() {
@@ -158,8 +195,10 @@ impl Windows {
 pub struct Weighted {
     begins_ns: Vec<u64>,
     ends_ns: Vec<u64>,
-    /// Length of each stratum over that of its window; at least 1.
+    /// Length of each stratum over that of its window, at least 1, times the slow-down.
     weights: Vec<f64>,
+    /// Standard error of the slow-down, relative to it.
+    slower_error: f64,
     /// Length of each stratum in nanoseconds.
     strata_ns: Vec<f64>,
 }
@@ -239,7 +278,7 @@ impl Weighted {
                 .filter(|(_, weight)| **weight > 1.)
                 .map(|(total, _)| total)
                 .sum();
-            self.variance(&totals) + (SLOWER * estimated).powi(2)
+            self.variance(&totals) + (SLOWER.hypot(self.slower_error) * estimated).powi(2)
         };
         (totals(|seen| seen.objects), totals(|seen| seen.bytes))
     }
@@ -271,8 +310,8 @@ impl Weighted {
     }
 }
 
-/// Share by which a program may allocate less in windows, where probes slow it down, than it does between them, where it catches
-/// up. Measured: 0.3 to 0.8 % of a program with work for each millisecond.
+/// Share by which a program may allocate less in windows than its own use of CPUs tells: it catches up between them. Measured: 0.3 to
+/// 0.8 % of a program with work for each millisecond.
 const SLOWER: f64 = 0.01;
 
 /// Factor that widens a variance for being itself estimated from `count` neighbours' differences, such that three standard

@@ -33,7 +33,7 @@ use jjleak_common::stack::{StackFrame, StackRow, StackTotals, StackUsage, lost_r
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use crate::fast_map::{FastMap, fast_map};
-use crate::sample_windows::Windows;
+use crate::sample_windows::{Pace, Windows};
 use crate::snapshot::{Allocated, RawStack, Thread};
 use crate::unwind::StackCopy;
 use eviction::EvictionSchedule;
@@ -156,10 +156,10 @@ impl Collector {
         }
     }
 
-    /// Ends a window and its stratum at these instants. Later counts are ignored.
-    pub fn end_window_at(&mut self, end_ns: u64, stratum_end_ns: u64) {
+    /// Ends a window and its stratum at these instants, given the program's use of CPUs. Later counts are ignored.
+    pub fn end_window_at(&mut self, end_ns: u64, stratum_end_ns: u64, pace: Pace) {
         if let Some(windows) = &mut self.windows {
-            windows.end(end_ns, stratum_end_ns, &stacks::allocated(&self.stacks, self.sampling));
+            windows.end(end_ns, stratum_end_ns, pace, &stacks::allocated(&self.stacks, self.sampling));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sample_windows::{Seen, Weighted, Windows};
+use crate::sample_windows::{Pace, Seen, Weighted, Windows};
 
 /// Objects and bytes, by row of the stack table.
 type ByRow = Vec<(u64, u64)>;
@@ -14,7 +14,9 @@ pub(super) struct WindowSums {
     running: Option<(u64, ByRow)>,
     /// Allocations in the last window, whose weight is not final.
     last: ByRow,
-    /// Estimates for earlier allocations, with the weights of these windows.
+    /// Earlier allocations, before the first window.
+    whole: Vec<(f64, f64)>,
+    /// Estimates for those since, with the weights of these windows, without the slow-down.
     settled: Vec<(f64, f64)>,
 }
 
@@ -25,13 +27,14 @@ impl WindowSums {
             windows: Windows::whole_from(begin_ns),
             running: Some((begin_ns, ByRow::new())),
             last: ByRow::new(),
+            whole: Vec::new(),
             settled: Vec::new(),
         }
     }
 
     /// Starts at this instant, between windows.
-    pub(super) const fn from(begin_ns: u64) -> Self {
-        Self { windows: Windows::from(begin_ns), running: None, last: ByRow::new(), settled: Vec::new() }
+    pub(super) fn from(begin_ns: u64) -> Self {
+        Self { windows: Windows::from(begin_ns), running: None, ..Self::new(begin_ns) }
     }
 
     pub(super) const fn lose_frees(&mut self) {
@@ -50,14 +53,15 @@ impl WindowSums {
         self.running = Some((now_ns, allocated));
     }
 
-    pub(super) fn end(&mut self, now_ns: u64, stratum_end_ns: u64, allocated: &[(u64, u64)]) {
+    pub(super) fn end(&mut self, now_ns: u64, stratum_end_ns: u64, pace: Pace, allocated: &[(u64, u64)]) {
         let Some((begin_ns, before)) = self.running.take() else { return };
         let weight = self.windows.settled_weight();
-        add(&mut self.settled, &self.last, weight);
+        let earlier = if weight > 1. { &mut self.settled } else { &mut self.whole };
+        add(earlier, &self.last, weight);
         if self.windows.is_whole() {
             self.windows.end_whole(now_ns);
         } else {
-            self.windows.push(begin_ns, now_ns, stratum_end_ns);
+            self.windows.push(begin_ns, now_ns, stratum_end_ns, pace);
         }
         // A row reused by another stack starts over.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
@@ -72,6 +76,7 @@ impl WindowSums {
         for sums in before.chain([&mut self.last]) {
             clear(sums, rows);
         }
+        clear(&mut self.whole, rows);
         clear(&mut self.settled, rows);
     }
 
@@ -80,9 +85,17 @@ impl WindowSums {
         if self.windows.is_whole() {
             return rows;
         }
-        let mut estimates = self.settled.clone();
-        add(&mut estimates, &self.last, self.at(now_ns).last_weight());
-        estimates.resize(rows.len(), (0., 0.));
+        let mut sampled = self.settled.clone();
+        let mut estimates = self.whole.clone();
+        let weight = self.windows.last_weight(now_ns);
+        add(if weight > 1. { &mut sampled } else { &mut estimates }, &self.last, weight);
+        let slowdown = self.windows.slowdown();
+        estimates.resize(rows.len().max(sampled.len()), (0., 0.));
+        for (sum, (objects, bytes)) in estimates.iter_mut().zip(&sampled) {
+            sum.0 += slowdown * objects;
+            sum.1 += slowdown * bytes;
+        }
+        estimates.truncate(rows.len());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sums of counts")]
         let whole = |(objects, bytes): (f64, f64)| (objects.round() as u64, bytes.round() as u64);
         estimates.into_iter().map(whole).collect()
@@ -130,39 +143,39 @@ mod tests {
     fn what_was_allocated_in_windows_stands_for_the_time_around_them() {
         let mut sums = WindowSums::new(0);
         assert_eq!(sums.allocated(vec![(3, 30)], 50), [(3, 30)]);
-        sums.end(100, 100, &[(5, 50)]);
+        sums.end(100, 100, Pace::default(), &[(5, 50)]);
         // In between, a resized block counts in the kernel's sums, but not in these.
         sums.begin(150, vec![(6, 60)]);
-        sums.end(160, 200, &[(8, 80), (1, 4)]);
+        sums.end(160, 200, Pace::default(), &[(8, 80), (1, 4)]);
         assert_eq!(sums.allocated(vec![(9, 90), (1, 4)], 200), [(5 + 20, 50 + 200), (10, 40)]);
         sums.begin(240, vec![(9, 90), (1, 4)]);
-        sums.end(260, 300, &[(10, 100), (1, 4), (2, 2)]);
+        sums.end(260, 300, Pace::default(), &[(10, 100), (1, 4), (2, 2)]);
         assert_eq!(sums.allocated(vec![(0, 0); 3], 300), [(25 + 5, 250 + 50), (10, 40), (10, 10)]);
     }
 
     #[test]
     fn what_was_counted_at_first_stands_for_what_has_come_since_until_there_is_a_window() {
         let mut sums = WindowSums::new(1_000);
-        sums.end(1_100, 1_100, &[(5, 50)]);
+        sums.end(1_100, 1_100, Pace::default(), &[(5, 50)]);
         assert_eq!(sums.allocated(vec![(5, 50)], 2_000), [(50, 500)]);
         let seen = Seen { objects: 5, bytes: 50 };
         assert!(sums.at(2_000).variances(&[(0, seen)]).1.sqrt() > 400., "and nobody knows whether it does");
         sums.begin(2_000, vec![(5, 50)]);
-        sums.end(2_100, 2_100, &[(6, 60)]);
+        sums.end(2_100, 2_100, Pace::default(), &[(6, 60)]);
         assert_eq!(sums.allocated(vec![(6, 60)], 2_100), [(5 + 10, 50 + 100)]);
     }
 
     #[test]
     fn a_row_that_another_stack_is_given_has_nothing_of_the_one_before() {
         let mut sums = WindowSums::new(0);
-        sums.end(100, 100, &[(5, 50), (7, 70)]);
+        sums.end(100, 100, Pace::default(), &[(5, 50), (7, 70)]);
         sums.begin(140, vec![(5, 50), (7, 70)]);
-        sums.end(160, 200, &[(6, 60), (8, 80)]);
+        sums.end(160, 200, Pace::default(), &[(6, 60), (8, 80)]);
         sums.begin(240, vec![(6, 60), (8, 80)]);
         sums.forget(&BTreeSet::from([0]));
         assert_eq!(sums.allocated(vec![(0, 0); 2], 200), [(0, 0), (7 + 5, 70 + 50)]);
         // The new stack has had more than the old one already.
-        sums.end(260, 300, &[(9, 90), (8, 80)]);
+        sums.end(260, 300, Pace::default(), &[(9, 90), (8, 80)]);
         assert_eq!(sums.allocated(vec![(0, 0); 2], 300), [(9 * 5, 90 * 5), (7 + 5, 70 + 50)]);
     }
 }

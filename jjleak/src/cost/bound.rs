@@ -10,6 +10,7 @@ use super::{Budget, Meter, Prices, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns, thread_cpu_time};
 use crate::collect::Collector;
 use crate::processes::{Pid, cpu_time};
+use crate::sample_windows::Pace;
 
 /// Keeps the overhead on a process within a bound.
 pub struct Bound {
@@ -19,6 +20,35 @@ pub struct Bound {
     schedule: Schedule,
     /// Counters at the last measurement.
     before: Read,
+    /// Time since the end of the last window.
+    since_window: Progress,
+}
+
+/// A stretch of time, in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    over_s: f64,
+    /// CPU time of the program's own.
+    own_s: f64,
+}
+
+impl Progress {
+    fn add(&mut self, measured: Measured) {
+        self.over_s += measured.over_s;
+        self.own_s += measured.cpu_s - measured.priced_s();
+    }
+
+    /// Ends a window that was measured last.
+    fn end(&mut self, window: Measured) -> Pace {
+        let around = std::mem::take(self);
+        let cores = |cpu_s: f64, over_s: f64| if over_s > 0. { cpu_s / over_s } else { 0. };
+        Pace {
+            in_window: cores(window.cpu_s - window.priced_s(), window.over_s),
+            around: cores(around.own_s, around.over_s),
+            probes: cores(window.priced_s(), window.over_s),
+            around_s: around.over_s,
+        }
+    }
 }
 
 /// Counters at an instant, for differences.
@@ -45,7 +75,7 @@ impl Bound {
         attachment.wake(Part::Allocations)?;
         let before = Read { at: Instant::now(), runs, cpu: cpu_time(pid) };
         let schedule = Schedule::begin(budget, before.at, Rng::new());
-        Ok(Self { pid, _measuring: measuring, schedule, before })
+        Ok(Self { pid, _measuring: measuring, schedule, before, since_window: Progress::default() })
     }
 
     /// Time of the next call of [`Self::advance`].
@@ -83,7 +113,7 @@ impl Bound {
     pub fn give_up(self, attachment: &mut Attachment, collector: &mut Collector) -> Result<(), Error> {
         if self.schedule.counts_allocations() {
             let end = now_ns();
-            collector.end_window_at(end, end);
+            collector.end_window_at(end, end, Pace::default());
         }
         collector.lose_frees();
         attachment.take_out()
@@ -116,7 +146,7 @@ impl Bound {
                 Action::EndWindow { stratum } => {
                     // Allocations may or may not be seen while probes are being disabled: end the window before.
                     let end = now_ns();
-                    collector.end_window_at(end, end + ns_until(stratum));
+                    collector.end_window_at(end, end + ns_until(stratum), self.since_window.end(measured));
                 }
             }
             if matches!(action, Action::Enable(_) | Action::Disable(_)) {
@@ -138,6 +168,7 @@ impl Bound {
             ..measured(now.runs.since(self.before.runs), prices)
         };
         self.before = now;
+        self.since_window.add(measured);
         measured
     }
 }

@@ -10,6 +10,9 @@ use crate::profile::Profile;
 /// Minimum time for which the kernel's BPF statistics are enabled at a time: thousands of calls of any process that
 /// matters. Meanwhile every run of any BPF program on the host takes about ten nanoseconds more.
 const MEASURED_FOR: Duration = Duration::from_millis(200);
+/// Minimum number of allocations in a measurement, unless there are fewer in [`PAUSE`]: the first stacks of a program take many times
+/// as long to walk as later ones.
+const ENOUGH: u64 = 5_000;
 /// Pause between measurements: the cost of a call changes with what the process does.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Minimum span of a cost figure; shorter ones are too noisy.
@@ -62,7 +65,8 @@ impl Meter {
             State::Measuring { since, before, .. } => {
                 let runs = attachment.runs().since(*before);
                 // Measure an idle process until it allocates.
-                if since.elapsed() >= MEASURED_FOR && (runs.allocations() > 0 || since.elapsed() >= PAUSE) {
+                let is_enough = since.elapsed() >= MEASURED_FOR && runs.allocations() >= ENOUGH;
+                if is_enough || since.elapsed() >= PAUSE {
                     if runs.allocations() > 0 {
                         self.runs = runs;
                     }

@@ -38,7 +38,7 @@ fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     for stratum in 0..STRATA {
         let begin = stratum * STRATUM + (random.f64() * (STRATUM - WINDOW) as f64) as u64;
-        windows.push(begin, begin + WINDOW, (stratum + 1) * STRATUM);
+        windows.push(begin, begin + WINDOW, (stratum + 1) * STRATUM, Pace::default());
     }
     let weighted = windows.at(end);
     let mut counted = vec![Seen::default(); STRATA as usize];
@@ -95,7 +95,7 @@ fn uninterrupted_counting_is_exact() {
     assert_eq!((weighted.of(4), weighted.of(5)), (None, Some(0)));
     assert_eq!(weighted.fixed_weight(0), WEIGHT_ONE);
     windows.end_whole(100);
-    windows.push(150, 160, 200);
+    windows.push(150, 160, 200, Pace::default());
     let weighted = windows.at(200);
     assert_eq!([99, 101, 155, 161].map(|time| weighted.of(time)), [Some(0), None, Some(1), None]);
     assert_eq!([0, 1].map(|window| weighted.fixed_weight(window)), [WEIGHT_ONE, 10 * WEIGHT_ONE]);
@@ -107,10 +107,10 @@ fn uninterrupted_counting_is_exact() {
 #[test]
 fn the_last_window_also_stands_for_the_time_since() {
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
-    windows.push(10, 20, 100);
+    windows.push(10, 20, 100, Pace::default());
     assert_eq!(windows.at(50).fixed_weight(0), 5 * WEIGHT_ONE);
     assert_eq!(windows.at(150).fixed_weight(0), 15 * WEIGHT_ONE);
-    windows.push(150, 160, 200);
+    windows.push(150, 160, 200, Pace::default());
     assert_eq!(windows.at(200).fixed_weight(0), 10 * WEIGHT_ONE);
 }
 
@@ -118,7 +118,7 @@ fn the_last_window_also_stands_for_the_time_since() {
 fn excess_windows_are_merged() {
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     for window in 0..=MAX_WINDOWS as u64 {
-        windows.push(10 * window, 10 * window + 2, 10 * (window + 1));
+        windows.push(10 * window, 10 * window + 2, 10 * (window + 1), Pace::default());
     }
     assert_eq!(windows.len(), MAX_WINDOWS / 2 + 1);
     let weighted = windows.at(10 * (MAX_WINDOWS as u64 + 1));

@@ -4,8 +4,10 @@
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
-use jjleak::attach::{Programs, Settings};
+use jiff::Timestamp;
+use jjleak::attach::{Programs, Settings, now_ns};
 use jjleak::render::json::Document;
 use jjleak::snapshot::BlockFilter;
 use jjleak_common::counter::Counter;
@@ -74,9 +76,18 @@ impl Paced {
         bytes_leaked(&self.said.next(LONG))
     }
 
+    /// Number of bytes leaked since the figures of a report begin: they start over as soon as all frees can be followed.
+    fn leaked_since_beginning_of(&mut self, report: &Document) -> u64 {
+        let taken_at: Timestamp = report.time.parse().unwrap();
+        let since_taken = Duration::try_from(Timestamp::now().duration_since(taken_at)).unwrap();
+        let since_begin = since_taken + Duration::from_secs_f64(report.elapsed_s);
+        let begin_ns = now_ns() - u64::try_from(since_begin.as_nanos()).unwrap();
+        self.leaked_between(begin_ns, now_ns()).1 * LEAKED_SIZE
+    }
+
     /// Bounds of the number of blocks that it has leaked between two instants.
-    fn leaked_between(&mut self, window: &Window) -> (u64, u64) {
-        writeln!(self.stdin, "between {} {}", window.begin_ns, window.end_ns).unwrap();
+    fn leaked_between(&mut self, begin_ns: u64, end_ns: u64) -> (u64, u64) {
+        writeln!(self.stdin, "between {begin_ns} {end_ns}").unwrap();
         let said = self.said.next(SOON);
         let numbers: Vec<_> = said.split(' ').skip(1).map(|number| number.parse().unwrap()).collect();
         let [least, most] = numbers[..] else { panic!("no numbers: {said}") };
@@ -88,13 +99,15 @@ fn bytes_leaked(said: &str) -> u64 {
     said.strip_prefix("leaked ").unwrap_or_else(|| panic!("it has leaked nothing: {said}")).parse().unwrap()
 }
 
-/// Runs a program that leaks at a steady pace under jjleak with these options. Returns the report and the number of leaked
-/// bytes.
+/// Runs a program that leaks at a steady pace under jjleak with these options. Returns the report and the number of bytes leaked
+/// since its figures begin.
 fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
     let mut program = Paced::start();
     let jjleak = program.attach(options);
-    let leaked = program.run(milliseconds);
-    (jjleak.interrupt().assert_done().report(), leaked)
+    program.run(milliseconds);
+    let report = jjleak.interrupt().assert_done().report();
+    let leaked = program.leaked_since_beginning_of(&report);
+    (report, leaked)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "less than 2^53 bytes")]
@@ -104,9 +117,9 @@ fn figure(bytes: u64) -> f64 {
 
 /// Deviation of an estimate of live bytes, in standard errors.
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
-fn off(report: &Document, leaked: u64) -> f64 {
+fn off(report: &Document, leaked: f64) -> f64 {
     let error = report.live_error.expect("an estimate says how sure it is");
-    let off = (report.live.bytes as f64 - leaked as f64) / error.bytes as f64;
+    let off = (report.live.bytes as f64 - leaked) / error.bytes as f64;
     let windows = report.windows.unwrap();
     let live = report.live.bytes;
     println!("{live} for {leaked}, standard error {}, {windows} windows: off by {off:.2}", error.bytes);
@@ -134,7 +147,7 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
 
     let windows = report.windows.expect("counting everything costs more than that");
     assert!(windows >= 3, "{windows} windows");
-    let off = off(&report, leaked);
+    let off = off(&report, figure(leaked));
     assert!(off.abs() < FAR, "off by {off}");
     assert!(report.live_error.unwrap().bytes < leaked, "of no use: {:?}", report.live_error);
     assert_nothing_lost(&report);
@@ -176,28 +189,38 @@ fn live_memory_is_unknown_where_the_bound_has_no_room_for_all_frees() {
 
 #[test]
 fn several_estimates_are_within_three_standard_errors() {
-    /// With more at a time, CPUs are busy, and estimates are too low (docs/overhead.md).
-    const AT_A_TIME: usize = 2;
-    const ROUNDS: usize = 2;
+    /// Twice as many as CPUs, so that they are busy in windows.
+    const AT_A_TIME: usize = 4;
     require_bpf!();
 
     let run = || {
         let (report, leaked) = paced(&["--max-overhead", BOUND], 12_000);
         assert_nothing_lost(&report);
-        off(&report, leaked)
+        off(&report, figure(leaked))
     };
-    let at_a_time = || -> Vec<f64> {
-        thread::scope(|scope| {
-            let runs: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(run)).collect();
-            runs.into_iter().map(|run| run.join().unwrap()).collect()
-        })
-    };
-    let off: Vec<f64> = (0..ROUNDS).flat_map(|_| at_a_time()).collect();
+    let off: Vec<f64> = thread::scope(|scope| {
+        let runs: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
 
     assert!(off.iter().all(|off| off.abs() < FAR), "{off:?}");
     // The probability of two is about one in ten thousand.
     let far = off.iter().filter(|off| off.abs() > THREE).count();
     assert!(far <= 1, "{off:?}");
+}
+
+#[test]
+fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_lower() {
+    require_bpf!();
+    let mut program = Paced::start();
+    let jjleak = program.attach(&["--max-overhead", "50"]);
+    program.obey("press", 12_000);
+
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert!(report.windows.is_some_and(|windows| windows >= 3), "{:?}", report.windows);
+    let off = off(&report, figure(program.leaked_since_beginning_of(&report)));
+    assert!(off.abs() < THREE, "off by {off}");
 }
 
 /// A window, and its allocations that are live.
@@ -254,7 +277,7 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
     // The first window is the one before counting had to be limited.
     assert!(windows.len() >= 2, "{windows:?}");
     for window in &windows {
-        let (least, most) = program.leaked_between(window);
+        let (least, most) = program.leaked_between(window.begin_ns, window.end_ns);
         let leaked = window.leaked();
         assert!((least..=most).contains(&leaked), "{leaked} of {least} to {most}: {window:?}");
         assert!(most - least <= 2, "at most one call is in progress at an instant: {least} to {most}");
@@ -291,16 +314,20 @@ fn a_command_below_a_bound_is_counted_from_its_first_allocation() {
 
 #[test]
 fn what_a_command_allocates_from_its_start_is_estimated_below_a_bound() {
+    const MILLISECONDS: u32 = 12_000;
     require_bpf!();
 
     let program = compile::paced().to_str().unwrap();
-    let options = ["--max-overhead", BOUND, "--format", "json", "3600", "--", program, "run", "12000"];
+    let milliseconds = MILLISECONDS.to_string();
+    let options = ["--max-overhead", BOUND, "--format", "json", "3600", "--", program, "run", &milliseconds];
     let ended = Ended::of(options).assert_done();
 
     let report = ended.report();
     let leaked = bytes_leaked(ended.stdout.lines().find(|line| line.starts_with("leaked ")).unwrap());
     assert!(report.windows.expect("counting everything costs more than that") >= 2);
-    let off = off(&report, leaked);
+    // The figures may have started over, and its pace is steady.
+    let of_all = (report.elapsed_s / f64::from(MILLISECONDS) * 1e3).min(1.);
+    let off = off(&report, figure(leaked) * of_all);
     assert!(off.abs() < FAR, "off by {off}");
 }
 

@@ -3,7 +3,7 @@
 mod following;
 
 use super::*;
-use crate::sample_windows::Windows;
+use crate::sample_windows::{Pace, Windows};
 
 /// Rates of a program while it runs: its own CPU usage and the priced cost of its calls, in cores.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,7 +151,7 @@ fn simulate_seed(program: Program<'_>, world: World, share: f64, seconds: f64, s
                 let stratum = stratum.saturating_duration_since(base);
                 outcome.counted_s = stratum.as_secs_f64();
                 let ends = [window.at_s, now_s].map(|at_s| ns(Duration::from_secs_f64(at_s)));
-                outcome.counted.0.push(ends[0], ends[1], ns(stratum));
+                outcome.counted.0.push(ends[0], ends[1], ns(stratum), Pace::default());
                 outcome.counted.1.push(account.allocated_s - window.allocated_s);
             }
             counted = carry_out(*action, counted);
