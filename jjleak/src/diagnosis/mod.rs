@@ -3,12 +3,13 @@
 //! In: the first and the last [`ProcessScan`]. Out: causes with their evidence, the one that explains most of the growth first.
 
 mod growing;
+mod java;
+mod malloc;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::memory::hotspot::Classes;
 use crate::memory::{Kind, ProcessScan, Row};
 use crate::processes::GroupMemory;
 use crate::render::{approximate as bytes, duration, printable};
@@ -23,6 +24,8 @@ const MIN_GROWTH: u64 = 1 << 20;
 const MIN_SHARE: f64 = 0.01;
 /// Share of the growth from which on a kind of memory is a cause of it.
 const CAUSE: f64 = 0.25;
+/// Share of the growth of RSS that PSS must lack for the pages to be others', too: half of it is shared by two.
+const MAPPED_AGAIN: f64 = 0.5;
 /// Minimum number of new threads that count as growth.
 const MIN_MORE_THREADS: u64 = 10;
 
@@ -33,8 +36,12 @@ pub enum Cause {
     NativeLeak,
     /// malloc keeps free memory.
     Retention,
+    /// malloc keeps free memory in as many arenas as it may have.
+    ArenaCount,
     /// The Java heap.
     JavaHeap,
+    /// The Java heap has grown beyond what is used in it.
+    HeapPolicy,
     /// Classes and their loaders.
     ClassLoaders,
     /// Threads.
@@ -47,6 +54,8 @@ pub enum Cause {
     OwnPool,
     /// Compiled code and other memory of the JVM.
     JvmInternal,
+    /// Pages that are mapped elsewhere, too.
+    MappedAgain,
     /// Page cache of the control group.
     PageCache,
     /// Memory of the kernel, charged to the control group.
@@ -64,7 +73,10 @@ impl Cause {
         match self {
             Self::NativeLeak => "native_leak",
             Self::Retention => "retention",
+            Self::ArenaCount => "arena_count",
             Self::JavaHeap => "java_heap",
+            Self::HeapPolicy => "heap_policy",
+            Self::MappedAgain => "mapped_again",
             Self::ClassLoaders => "class_loaders",
             Self::Threads => "threads",
             Self::SharedMemory => "shared_memory",
@@ -84,7 +96,10 @@ impl Cause {
         match self {
             Self::NativeLeak => "native memory that is allocated and not freed",
             Self::Retention => "free memory that malloc keeps",
+            Self::ArenaCount => "free memory that malloc keeps in many arenas",
             Self::JavaHeap => "Java heap",
+            Self::HeapPolicy => "Java heap that is committed and not used",
+            Self::MappedAgain => "pages that are mapped elsewhere, too",
             Self::ClassLoaders => "classes and class loaders",
             Self::Threads => "threads",
             Self::SharedMemory => "shared memory",
@@ -149,8 +164,9 @@ pub fn diagnose(first: &ProcessScan, last: &ProcessScan, elapsed: Duration, pid:
     let grown = last.scan.resident.saturating_sub(first.scan.resident);
     let enough = MIN_GROWTH.max(share_of(first.scan.resident, MIN_SHARE));
     let mut findings = if grown < enough { Vec::new() } else { growth.of_process(grown) };
-    findings.extend(growth.of_control_group(grown, enough));
     findings.sort_by_key(|finding| Reverse(finding.bytes));
+    // The group's causes come after the process's own: other processes of the group have a part in them.
+    findings.extend(growth.of_control_group(grown, enough));
     if findings.is_empty() {
         findings.push(growth.nothing(grown, enough, elapsed));
     }
@@ -169,6 +185,7 @@ impl Growth<'_> {
             self.kind(Cause::MappedFiles, &[Kind::File], &format!("jjleak --mmap=files -p {}", self.pid)),
             self.kind(Cause::JvmInternal, &[Kind::Code, Kind::Gc, Kind::Cds], &self.profile()),
             self.own_pool(),
+            self.mapped_again(grown),
         ];
         let causes = found.into_iter().flatten();
         let share = |finding: &Finding| ratio(finding.bytes, grown);
@@ -229,6 +246,19 @@ impl Growth<'_> {
         format!("jjleak growth -p {}", self.pid)
     }
 
+    /// Pages that other processes map, too: RSS grows, and memory does not.
+    fn mapped_again(&self, grown: u64) -> Option<Finding> {
+        let (first, last) = (&self.first.scan, &self.last.scan);
+        let own = last.proportional.saturating_sub(first.proportional);
+        let evidence = vec![
+            format!("PSS +{}", bytes(own)),
+            format!("RSS {}, PSS {}", bytes(last.resident), bytes(last.proportional)),
+        ];
+        let to_do = "judge the process by PSS: other processes, or other mappings of the same memory, count these pages, too";
+        finding(Cause::MappedAgain, grown.saturating_sub(own), evidence, to_do)
+            .filter(|found| ratio(found.bytes, grown) >= MAPPED_AGAIN)
+    }
+
     fn profile(&self) -> String {
         format!("jjleak -p {}", self.pid)
     }
@@ -257,80 +287,6 @@ impl Growth<'_> {
             format!("{}: +{}", printable(name), bytes(*grown))
         };
         rows.iter().take(MOST).map(words).collect()
-    }
-
-    /// Chunks in use grow.
-    fn native(&self) -> Option<Finding> {
-        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
-        let grown = last.live.bytes.saturating_sub(first.live.bytes).min(self.of(&[Kind::MallocLive]));
-        let more = last.live.count.saturating_sub(first.live.count);
-        let evidence = vec![format!("chunks in use: +{} in {more} more chunks", bytes(grown))];
-        finding(Cause::NativeLeak, grown, evidence, &self.profile())
-    }
-
-    /// Free chunks grow, or stay resident between chunks in use.
-    fn retention(&self) -> Option<Finding> {
-        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
-        let grown = last.free.resident().saturating_sub(first.free.resident());
-        let mut evidence = vec![format!("free and resident: +{}", bytes(grown))];
-        evidence.push(format!("a trim would return {}", bytes(last.free.trimmable)));
-        if let Some(arenas) = self.last.arenas.filter(|arenas| *arenas > 1) {
-            evidence.push(format!("{arenas} arenas for {} threads", self.last.threads));
-        }
-        let to_do = if self.last.jvm.is_some() {
-            format!(
-                "jcmd {} System.trim_native_heap (JDK 18 and later), or start it with MALLOC_ARENA_MAX=2",
-                self.pid
-            )
-        } else {
-            "start it with MALLOC_ARENA_MAX=2, call malloc_trim(0), or use jemalloc".to_owned()
-        };
-        finding(Cause::Retention, grown, evidence, &to_do)
-    }
-
-    fn java_heap(&self) -> Option<Finding> {
-        let grown = self.of(&[Kind::JavaHeap]);
-        let (first, last) = (&self.first.jvm.as_ref()?.heap, &self.last.jvm.as_ref()?.heap);
-        let mut evidence = vec![format!("resident Java heap: +{}", bytes(grown))];
-        if let (Ok(used), Ok(committed)) = (last.used, last.committed) {
-            evidence.push(format!("{} used of {} committed", bytes(used), bytes(committed)));
-        }
-        let after = (first.used_after_collection, last.used_after_collection);
-        let is_kept = match after {
-            (Ok(before), Ok(now)) => {
-                evidence.push(format!(
-                    "used after the last collection: {}, then {}",
-                    bytes(before),
-                    bytes(now)
-                ));
-                now.saturating_sub(before) >= share_of(grown, CAUSE)
-            }
-            _ => false,
-        };
-        let to_do = if is_kept {
-            format!("jcmd {} GC.heap_dump FILE: what is kept survives collections", self.pid)
-        } else {
-            format!(
-                "jcmd {} GC.class_histogram; -Xmx limits it, and garbage counts until it is collected",
-                self.pid
-            )
-        };
-        finding(Cause::JavaHeap, grown, evidence, &to_do)
-    }
-
-    fn classes(&self) -> Option<Finding> {
-        let grown = self.of(&[Kind::Metaspace, Kind::ClassSpace]);
-        let (first, last) = (&self.first.jvm.as_ref()?.classes, &self.last.jvm.as_ref()?.classes);
-        let loaded = |classes: &Classes| Some(classes.loaded.ok()?.saturating_sub(classes.unloaded.ok()?));
-        let mut evidence = vec![format!("metaspace: +{}", bytes(grown))];
-        if let (Some(before), Some(now)) = (loaded(first), loaded(last)) {
-            evidence.push(format!("loaded classes: {before}, then {now}"));
-        }
-        if let (Ok(before), Ok(now)) = (first.loaders, last.loaders) {
-            evidence.push(format!("class loaders: {before}, then {now}"));
-        }
-        let to_do = format!("jcmd {} VM.classloader_stats", self.pid);
-        finding(Cause::ClassLoaders, grown, evidence, &to_do)
     }
 
     /// More threads, and what their stacks take.
@@ -397,10 +353,14 @@ impl Growth<'_> {
                 "slabtop; ss -m",
             ),
         ];
-        let causes = found.into_iter().flatten().filter(|finding| finding.bytes >= enough);
+        let share = |finding: &Finding| ratio(finding.bytes, beyond);
+        let causes = found.into_iter().flatten();
+        let mut causes: Vec<_> = causes
+            .filter(|finding| finding.bytes >= enough && share(finding) >= CAUSE)
+            .map(|finding| Finding { confidence: share(&finding).min(1.), ..finding })
+            .collect();
+        causes.sort_by_key(|finding| Reverse(finding.bytes));
         causes
-            .map(|finding| Finding { confidence: ratio(finding.bytes, beyond).min(1.), ..finding })
-            .collect()
     }
 
     fn nothing(&self, grown: u64, enough: u64, elapsed: Duration) -> Finding {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::memory::glibc::{Chunks, Free, Usage};
+use crate::memory::hotspot::{Classes, JavaHeap, JvmMemory, Metaspace, Unknown};
 use crate::memory::{Row, Scan};
 
 const MIB: u64 = 1 << 20;
@@ -16,6 +17,7 @@ fn scan(rows: &[(Kind, &str, u64)]) -> ProcessScan {
         jvm: None,
         malloc: Some(Usage::default()),
         arenas: Some(1),
+        cpus: 4,
         threads: 4,
         control_group: None,
         unknown: Vec::new(),
@@ -33,6 +35,26 @@ fn with_malloc(live: u64, free: u64) -> ProcessScan {
     ProcessScan { malloc: Some(usage), arenas: Some(8), ..scan(&rows) }
 }
 
+/// A JVM of which only the heap is known.
+fn jvm(heap: JavaHeap) -> JvmMemory {
+    let unknown = Unknown::Undescribed;
+    JvmMemory {
+        heap,
+        metaspace: Metaspace {
+            all: Err(unknown),
+            class_space: Err(unknown),
+            class_range: Err(unknown),
+            ranges: Err(unknown),
+        },
+        classes: Classes { loaded: Err(unknown), unloaded: Err(unknown), loaders: Err(unknown) },
+        code: Err(unknown),
+        threads: Err(unknown),
+        visible_threads: Err(unknown),
+        card_table: Err(unknown),
+        cds: Err(unknown),
+    }
+}
+
 fn causes(first: &ProcessScan, last: &ProcessScan) -> Vec<Cause> {
     let found = diagnose(first, last, Duration::from_secs(30), 42);
     assert!(found.iter().all(|finding| (0. ..=1.).contains(&finding.confidence)), "{found:?}");
@@ -44,6 +66,41 @@ fn what_malloc_has_and_what_it_keeps_are_two_causes() {
     assert_eq!(causes(&with_malloc(10, 2), &with_malloc(60, 3)), [Cause::NativeLeak]);
     assert_eq!(causes(&with_malloc(10, 2), &with_malloc(11, 90)), [Cause::Retention]);
     assert_eq!(causes(&with_malloc(10, 2), &with_malloc(40, 52)), [Cause::Retention, Cause::NativeLeak]);
+}
+
+#[test]
+fn free_memory_in_as_many_arenas_as_malloc_makes_is_a_cause_of_its_own() {
+    let with = |arenas, free| ProcessScan { arenas: Some(arenas), ..with_malloc(10, free) };
+    assert_eq!(causes(&with(2, 2), &with(23, 90)), [Cause::Retention]);
+    assert_eq!(causes(&with(2, 2), &with(24, 90)), [Cause::ArenaCount]);
+}
+
+#[test]
+fn a_java_heap_that_is_committed_and_not_used_is_a_matter_of_its_options() {
+    let with = |used: u64, committed: u64, after: u64, resident: u64| {
+        let heap = JavaHeap {
+            collector: Ok("G1"),
+            reserved: Ok(Vec::new()),
+            used: Ok(used * MIB),
+            committed: Ok(committed * MIB),
+            used_after_collection: Ok(after * MIB),
+        };
+        ProcessScan { jvm: Some(jvm(heap)), ..scan(&[(Kind::JavaHeap, "", resident)]) }
+    };
+    assert_eq!(causes(&with(40, 60, 30, 60), &with(100, 900, 35, 800)), [Cause::HeapPolicy]);
+    assert_eq!(causes(&with(40, 60, 30, 60), &with(400, 900, 35, 800)), [Cause::JavaHeap]);
+    assert_eq!(causes(&with(40, 60, 30, 60), &with(290, 900, 280, 800)), [Cause::JavaHeap], "it is kept");
+}
+
+#[test]
+fn pages_that_others_map_too_are_no_more_memory() {
+    let with = |mib, proportional| {
+        let mut scan = scan(&[(Kind::Shared, "/dev/shm/a", mib)]);
+        scan.scan.proportional = proportional * MIB;
+        scan
+    };
+    assert_eq!(causes(&with(10, 5), &with(90, 80)), [Cause::SharedMemory]);
+    assert_eq!(causes(&with(10, 5), &with(90, 30)), [Cause::SharedMemory, Cause::MappedAgain]);
 }
 
 #[test]
@@ -102,4 +159,16 @@ fn a_process_that_does_not_grow_has_no_cause_unless_its_control_group_grows() {
     let with = |file, slab| ProcessScan { control_group: Some(group(file, slab)), ..steady.clone() };
     assert_eq!(causes(&with(1, 1), &with(90, 1)), [Cause::PageCache]);
     assert_eq!(causes(&with(1, 1), &with(1, 90)), [Cause::Kernel]);
+}
+
+#[test]
+fn causes_in_the_control_group_come_last_and_explain_at_least_a_quarter_of_its_growth() {
+    let group =
+        |current, file| GroupMemory { current: current * MIB, file: file * MIB, ..GroupMemory::default() };
+    let with = |live, current, file| ProcessScan {
+        control_group: Some(group(current, file)),
+        ..with_malloc(live, 2)
+    };
+    assert_eq!(causes(&with(10, 100, 10), &with(60, 250, 105)), [Cause::NativeLeak, Cause::PageCache]);
+    assert_eq!(causes(&with(10, 100, 10), &with(60, 250, 30)), [Cause::NativeLeak]);
 }

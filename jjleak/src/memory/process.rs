@@ -5,6 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use aya::util::online_cpus;
+
 use super::glibc::{self, ProcessPages, Usage};
 use super::hotspot::{JvmMemory, PresentMemory};
 use super::scan::areas;
@@ -24,6 +26,8 @@ pub struct ProcessScan {
     pub malloc: Option<Usage>,
     /// Arenas of malloc, if they could be read.
     pub arenas: Option<usize>,
+    /// CPUs of the host: they decide how many arenas malloc makes.
+    pub cpus: usize,
     /// Number of threads.
     pub threads: usize,
     /// Memory of the control group, if there is one.
@@ -72,7 +76,8 @@ impl ProcessScan {
             divide(&mut scan.rows, Kind::MallocLive, Kind::MallocFree, free);
         }
         let control_group = GroupMemory::of(pid);
-        Ok(Self { scan, jvm, malloc, arenas: number, threads: threads(pid), control_group, unknown })
+        let cpus = online_cpus().map_or(1, |cpus| cpus.len());
+        Ok(Self { scan, jvm, malloc, arenas: number, cpus, threads: threads(pid), control_group, unknown })
     }
 }
 

@@ -57,10 +57,11 @@ fn headline(report: &MemoryReport<'_>) -> String {
     }
     let _ = write!(
         line,
-        "\nPSS {}, swap {}, {} threads",
+        "\nPSS {}, swap {}, {} thread{}",
         approximate(scan.proportional),
         approximate(scan.swapped),
-        report.scan.threads
+        report.scan.threads,
+        if report.scan.threads == 1 { "" } else { "s" }
     );
     line.push('\n');
     line

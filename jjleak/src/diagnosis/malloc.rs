@@ -1,0 +1,44 @@
+//! Growth within glibc's malloc.
+
+use super::{Cause, Finding, Growth, bytes, finding};
+use crate::memory::Kind;
+
+/// Maximum number of arenas per CPU of the host, whatever the control group has (`NARENAS_FROM_NCORES` in glibc's `malloc/arena.c`).
+const ARENAS_PER_CPU: usize = 8;
+
+impl Growth<'_> {
+    /// Chunks in use grow.
+    pub(super) fn native(&self) -> Option<Finding> {
+        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
+        let grown = last.live.bytes.saturating_sub(first.live.bytes).min(self.of(&[Kind::MallocLive]));
+        let more = last.live.count.saturating_sub(first.live.count);
+        let evidence = vec![format!("chunks in use: +{} in {more} more chunks", bytes(grown))];
+        finding(Cause::NativeLeak, grown, evidence, &self.profile())
+    }
+
+    /// Free chunks grow, or stay resident between chunks in use.
+    pub(super) fn retention(&self) -> Option<Finding> {
+        let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
+        let grown = last.free.resident().saturating_sub(first.free.resident());
+        let mut evidence = vec![format!("free and resident: +{}", bytes(grown))];
+        evidence.push(format!("a trim would return {}", bytes(last.free.trimmable)));
+        let arenas = self.last.arenas.unwrap_or_default();
+        if arenas > 1 {
+            evidence.push(format!("{arenas} arenas for {} threads", self.last.threads));
+        }
+        let most = ARENAS_PER_CPU * self.last.cpus;
+        if arenas > 1 && arenas * 4 >= most * 3 {
+            evidence.push(format!("malloc makes at most {most} on {} CPUs", self.last.cpus));
+            return finding(Cause::ArenaCount, grown, evidence, "start it with MALLOC_ARENA_MAX=2");
+        }
+        let to_do = if self.last.jvm.is_some() {
+            format!(
+                "jcmd {} System.trim_native_heap (JDK 18 and later), or start it with MALLOC_ARENA_MAX=2",
+                self.pid
+            )
+        } else {
+            "start it with MALLOC_ARENA_MAX=2, call malloc_trim(0), or use jemalloc".to_owned()
+        };
+        finding(Cause::Retention, grown, evidence, &to_do)
+    }
+}
