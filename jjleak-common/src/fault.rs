@@ -2,7 +2,7 @@
 
 use crate::process::ImageId;
 
-/// What happens to pages.
+/// Event of a profiled process's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A page is touched.
@@ -76,7 +76,7 @@ impl Record {
         Self { time_or_to: moved.to, place, image, stack_or_pages: moved.pages }
     }
 
-    /// What has happened.
+    /// The reported event.
     #[must_use]
     pub const fn event(&self) -> Event {
         let page = self.place & !WITHIN_PAGE;

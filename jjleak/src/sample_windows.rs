@@ -35,6 +35,8 @@ struct Window {
     /// Time in which allocations were counted: shorter than the span from begin to end in merged windows.
     counted_ns: u64,
     pace: Pace,
+    /// Allocations of all call sites in it.
+    seen: Seen,
 }
 
 /// The counting windows of a process.
@@ -55,6 +57,12 @@ pub struct Seen {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl Seen {
+    const fn with(self, other: Self) -> Self {
+        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
+    }
 }
 
 impl Windows {
@@ -99,12 +107,28 @@ impl Windows {
                 let (first, last) = (pair[0], pair[pair.len() - 1]);
                 let counted_ns = pair.iter().map(|window| window.counted_ns).sum();
                 let pace = pair[1..].iter().fold(first.pace, |pace, window| pace.with(window.pace));
-                Window { begin_ns: first.begin_ns, counted_ns, pace, ..last }
+                let seen = pair[1..].iter().fold(first.seen, |seen, window| seen.with(window.seen));
+                Window { begin_ns: first.begin_ns, counted_ns, pace, seen, ..last }
             });
             self.past = pairs.collect();
         }
         let stratum_end_ns = stratum_end_ns.max(end_ns);
-        self.past.push(Window { begin_ns, end_ns, stratum_end_ns, counted_ns, pace });
+        let seen = Seen::default();
+        self.past.push(Window { begin_ns, end_ns, stratum_end_ns, counted_ns, pace, seen });
+    }
+
+    /// Adds allocations to the last window.
+    pub fn add_seen(&mut self, seen: Seen) {
+        if let Some(last) = self.past.last_mut() {
+            last.seen = last.seen.with(seen);
+        }
+    }
+
+    /// Estimated variances of the number of blocks and bytes that were allocated, as of this instant.
+    #[must_use]
+    pub fn allocated_variances(&self, now_ns: u64) -> (f64, f64) {
+        let seen: Vec<_> = self.past.iter().map(|window| window.seen).enumerate().collect();
+        self.at(now_ns).variances(&seen)
     }
 
     /// Factor by which the program is slower in windows than between them.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::difference::{Matching, StackKey};
-use crate::profile::{ProcessInfo, Profile, Totals};
+use crate::profile::{ProcessInfo, Profile, Totals, standard_error};
 
 /// Bytes and blocks of each stack in a saved profile.
 #[derive(Debug, Clone)]
@@ -68,8 +68,8 @@ impl Baseline {
                 take_out(&mut stack.allocated, &mut held.allocated);
                 let (bytes, objects) = variance(stack.live_error);
                 stack.live_error = stack.live_error.map(|_| Totals {
-                    bytes: root(bytes + held.live_variance.0),
-                    objects: root(objects + held.live_variance.1),
+                    bytes: standard_error(bytes + held.live_variance.0),
+                    objects: standard_error(objects + held.live_variance.1),
                 });
                 if stack.live.is_nothing() {
                     stack.ages = None;
@@ -90,15 +90,6 @@ impl Baseline {
 #[expect(clippy::cast_precision_loss, reason = "a standard error has no use for more than 53 bits")]
 fn variance(error: Option<Totals>) -> (f64, f64) {
     error.map_or((0., 0.), |error| ((error.bytes as f64).powi(2), (error.objects as f64).powi(2)))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the root of a sum of squares is not negative, and a standard error has no use for a fraction"
-)]
-fn root(variance: f64) -> u64 {
-    variance.sqrt().round() as u64
 }
 
 /// Subtracts what both have in common. Remaining bytes keep at least one object, if there was one; objects of

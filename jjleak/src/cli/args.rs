@@ -199,7 +199,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// Where figures come from, which the command decides.
+    /// Source of the figures; set by the command, not by an option.
     #[arg(skip)]
     pub(super) source: SourceKind,
 

@@ -16,9 +16,9 @@ pub(crate) struct StackPages {
     pub(crate) by_kernel: bool,
     /// Name of the use, which is a part of the identity.
     pub(crate) of: String,
-    /// Those that are resident.
+    /// Resident pages.
     pub(crate) resident: Counted,
-    /// Those that are not any more.
+    /// Number of pages that are not resident any more.
     pub(crate) gone: u64,
 }
 

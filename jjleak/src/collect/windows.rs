@@ -68,6 +68,8 @@ impl WindowSums {
         let none = std::iter::repeat(&(0, 0));
         let rows = allocated.iter().zip(before.iter().chain(none));
         self.last = rows.map(|(now, before)| (since(now.0, before.0), since(now.1, before.1))).collect();
+        let (objects, bytes) = self.last.iter().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+        self.windows.add_seen(Seen { objects, bytes });
     }
 
     /// Drops the allocations of freed rows.
@@ -163,6 +165,25 @@ mod tests {
         sums.begin(2_000, vec![(5, 50)]);
         sums.end(2_100, 2_100, Pace::default(), &[(6, 60)]);
         assert_eq!(sums.allocated(vec![(6, 60)], 2_100), [(5 + 10, 50 + 100)]);
+    }
+
+    #[test]
+    fn the_error_of_all_allocations_is_that_of_the_windows() {
+        let mut sums = WindowSums::from(0);
+        for window in 0..20 {
+            let (begin_ns, before) = (window * 100 + 10, vec![(window * 5, window * 50)]);
+            sums.begin(begin_ns, before);
+            let more = if window % 2 == 0 { 4 } else { 6 };
+            sums.end(
+                begin_ns + 10,
+                window * 100 + 100,
+                Pace::default(),
+                &[(window * 5 + more, window * 50 + 10 * more)],
+            );
+        }
+        let (objects, bytes) = sums.windows().allocated_variances(2_000);
+        // Estimates of strata are 40 and 60: 20 off each other, in 19 pairs.
+        assert!((30. ..120.).contains(&objects.sqrt()) && (bytes / objects - 100.).abs() < 1., "{objects}");
     }
 
     #[test]

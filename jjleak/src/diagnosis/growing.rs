@@ -95,12 +95,13 @@ impl Grown {
         [headline].into_iter().chain(cause.into_iter().flatten()).collect()
     }
 
-    /// Lines for a report on pages: the same, without the step that has led to it.
+    /// Lines for a report on pages: what grows, and the cause. Such a report is the next step of some causes.
     #[must_use]
     pub fn beside_pages(&self) -> Vec<String> {
-        let mut lines = self.beside(None);
-        lines.retain(|line| !line.starts_with("to do: jjleak growth "));
-        lines
+        let lines = self.beside(None);
+        let is_here = self.findings.first().is_some_and(|worst| worst.cause.leads_to_pages());
+        let kept = if is_here { 2 } else { lines.len() };
+        lines.into_iter().take(kept).collect()
     }
 
     /// What has grown most, and the next step; `None` if nothing has grown.

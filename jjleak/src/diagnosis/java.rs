@@ -27,8 +27,11 @@ impl Growth<'_> {
             }
             _ => false,
         };
-        if let (Ok(used), Ok(committed), false) = (last.used, last.committed, is_kept)
+        // Until the first collection, all that is allocated counts as used: a leak looks the same as garbage.
+        if let (Ok(before), Ok(used), Ok(committed)) = (first.used, last.used, last.committed)
+            && !is_kept
             && committed / COMMITTED_FAR_ABOVE >= used
+            && used.saturating_sub(before) < share_of(grown, CAUSE)
         {
             let to_do =
                 "let it give memory back: -XX:MaxHeapFreeRatio, -XX:G1PeriodicGCInterval, or a smaller -Xmx";

@@ -67,6 +67,11 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Returns true if the next step is to find the stacks that touch the memory.
+    const fn leads_to_pages(self) -> bool {
+        matches!(self, Self::SharedMemory | Self::OwnPool)
+    }
+
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {

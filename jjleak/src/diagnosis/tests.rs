@@ -90,6 +90,8 @@ fn a_java_heap_that_is_committed_and_not_used_is_a_matter_of_its_options() {
     assert_eq!(causes(&with(40, 60, 30, 60), &with(100, 900, 35, 800)), [Cause::HeapPolicy]);
     assert_eq!(causes(&with(40, 60, 30, 60), &with(400, 900, 35, 800)), [Cause::JavaHeap]);
     assert_eq!(causes(&with(40, 60, 30, 60), &with(290, 900, 280, 800)), [Cause::JavaHeap], "it is kept");
+    let before_a_collection = (with(40, 1_000, 0, 60), with(240, 1_000, 0, 260));
+    assert_eq!(causes(&before_a_collection.0, &before_a_collection.1), [Cause::JavaHeap]);
 }
 
 #[test]

@@ -44,13 +44,17 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         add("cost.spent_ns", spent.map(nanoseconds));
         add("cost.cpu_ns", cpu.map(nanoseconds));
     }
-    if let Some(InWindows { windows, weight, follows_frees, needed_percent, live_error }) = coverage.windows {
+    if let Some(InWindows { windows, weight, follows_frees, needed_percent, live_error, allocated_error }) =
+        coverage.windows
+    {
         add("windows", Some(windows.to_string()));
         add("windows.weight", Some(weight.to_string()));
         add("windows.misses_frees", (!follows_frees).then(|| "true".to_owned()));
         add("windows.needed_percent", needed_percent.map(|percent| percent.to_string()));
         add("windows.error_bytes", Some(live_error.bytes.to_string()));
         add("windows.error_objects", Some(live_error.objects.to_string()));
+        add("windows.allocated_error_bytes", Some(allocated_error.bytes.to_string()));
+        add("windows.allocated_error_objects", Some(allocated_error.objects.to_string()));
     }
     match coverage.sampling {
         Sampling::Off => {}
@@ -93,6 +97,12 @@ impl<'a> Comments<'a> {
 
     fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
         self.values.get(key)?.parse().ok()
+    }
+
+    /// Bytes and objects below a key.
+    fn totals(&self, key: &str) -> Totals {
+        let number = |part: &str| self.number(&format!("{key}_{part}")).unwrap_or_default();
+        Totals { bytes: number("bytes"), objects: number("objects") }
     }
 
     /// Lines on the growth of resident memory.
@@ -167,10 +177,8 @@ impl<'a> Comments<'a> {
                 weight: self.number("windows.weight").unwrap_or(1),
                 follows_frees: !self.values.contains_key("windows.misses_frees"),
                 needed_percent: self.number("windows.needed_percent"),
-                live_error: Totals {
-                    bytes: self.number("windows.error_bytes").unwrap_or_default(),
-                    objects: self.number("windows.error_objects").unwrap_or_default(),
-                },
+                live_error: self.totals("windows.error"),
+                allocated_error: self.totals("windows.allocated_error"),
             }),
             combined: self.values.contains_key("combined"),
             blocks_per_stack: self.number("blocks_per_stack").unwrap_or_default(),

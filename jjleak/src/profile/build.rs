@@ -116,12 +116,13 @@ fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 4]> {
     cohorts.into_iter().filter(live).map(cohort).collect()
 }
 
+/// Standard error with this variance.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "a variance is not negative, and its root has no use for a fraction"
 )]
-fn standard_error(variance: f64) -> u64 {
+pub(crate) fn standard_error(variance: f64) -> u64 {
     variance.sqrt().round() as u64
 }
 

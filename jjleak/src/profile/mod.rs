@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 pub use frame_numbers::FrameNumbers;
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
+pub(crate) use build::standard_error;
 pub use cost::Cost;
 pub(crate) use history::growth_of_later_half;
 pub use history::{Moment, remember, resident_growth};
@@ -90,6 +91,12 @@ impl Profile {
     #[must_use]
     pub fn live(&self) -> Totals {
         self.stacks.iter().map(|stack| stack.live).sum()
+    }
+
+    /// Standard errors of [`Self::allocated`]; `None` if it is exact, or sampled by block.
+    #[must_use]
+    pub fn allocated_error(&self) -> Option<Totals> {
+        self.coverage.windows.map(|windows| windows.allocated_error)
     }
 
     /// Standard errors of [`Self::live`]; `None` if it is exact or an upper bound. The errors of stacks are independent.
@@ -169,7 +176,7 @@ fn root_of_squares(numbers: impl Iterator<Item = u64>) -> u64 {
 /// Blocks and processes that the figures cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: SourceKind,
     /// Minimum age of the blocks in live figures.
     pub older: Duration,
@@ -217,6 +224,8 @@ pub struct InWindows {
     pub needed_percent: Option<u32>,
     /// Standard errors of live figures.
     pub live_error: Totals,
+    /// Standard errors of the figures of what was allocated.
+    pub allocated_error: Totals,
 }
 
 /// Identity of a process.

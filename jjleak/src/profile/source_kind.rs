@@ -1,4 +1,4 @@
-//! Where stacks and weights come from.
+//! Source of a profile's stacks and weights.
 
 /// Source of a profile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

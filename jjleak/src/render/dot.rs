@@ -23,7 +23,7 @@ pub struct GraphLimits {
 }
 
 impl Default for GraphLimits {
-    /// Those of `jeprof`.
+    /// Defaults of `jeprof`.
     fn default() -> Self {
         Self { node_fraction: 0.005, edge_fraction: 0.001, max_nodes: 80 }
     }

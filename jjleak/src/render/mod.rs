@@ -32,7 +32,7 @@ mod threads;
 mod tree;
 mod units;
 mod verdicts;
-mod words;
+pub(crate) mod words;
 
 pub(crate) use cost::share_in_words;
 pub(crate) use counters::losses;

@@ -113,7 +113,7 @@ pub(super) fn write_header(profile: &Profile, view: &str, out: &mut impl Write) 
         write!(out, "{} {} in {} {}; ", units::bytes(live.bytes), words.live, live.objects, words.objects)?;
     }
     let (bytes, objects) = (units::bytes(allocated.bytes), allocated.objects);
-    writeln!(out, "{bytes} {} in {objects} {}", words.allocated, words.allocated_objects)?;
+    writeln!(out, "{bytes} {} in {objects} {}", words.allocated, words.objects)?;
     write_scope(profile, out)?;
     if !view.is_empty() {
         writeln!(out, "shown: {}", printable(view))?;
@@ -135,9 +135,13 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     }
     let Some(from) = super::estimated_from(coverage) else { return Ok(()) };
     write!(out, "estimates from {from}")?;
-    let Some(error) = profile.live_error() else { return writeln!(out) };
+    let (of, error) = match (profile.live_error(), profile.allocated_error()) {
+        (Some(error), _) => ("live", error),
+        (None, Some(error)) => ("allocated", error),
+        (None, None) => return writeln!(out),
+    };
     let (bytes, objects) = (units::bytes(error.bytes), error.objects);
-    writeln!(out, "; standard error of live figures: {bytes}, {objects} objects")
+    writeln!(out, "; standard error of {of} figures: {bytes}, {objects} objects")
 }
 
 fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
@@ -152,6 +156,9 @@ fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> i
             }
             _ if !options.view.is_empty() => writeln!(out, "[{time}] Nothing outstanding in what is shown."),
             0 => writeln!(out, "[{time}] {}", words.never),
+            _ if profile.coverage.source == SourceKind::Growth => {
+                writeln!(out, "[{time}] No page that was touched is resident any more.")
+            }
             seen => {
                 writeln!(out, "[{time}] Nothing outstanding: all {seen} allocations seen have been freed.")
             }

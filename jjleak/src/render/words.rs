@@ -3,15 +3,25 @@
 use crate::profile::SourceKind;
 
 /// Words for figures.
-pub(super) struct Words {
+pub(crate) struct Words {
     /// Memory that is there now.
-    pub(super) live: &'static str,
-    /// Its parts.
-    pub(super) objects: &'static str,
+    pub(crate) live: &'static str,
+    /// The same, as a title.
+    pub(super) live_title: &'static str,
     /// Memory that has been there since the start.
-    pub(super) allocated: &'static str,
-    /// Its parts.
-    pub(super) allocated_objects: &'static str,
+    pub(crate) allocated: &'static str,
+    /// The same, as a title.
+    pub(super) allocated_title: &'static str,
+    /// A part of either.
+    pub(crate) object: &'static str,
+    /// Parts of either.
+    pub(crate) objects: &'static str,
+    /// Parts that are new, for a rate.
+    pub(crate) calls: &'static str,
+    /// The same in fewer letters.
+    pub(crate) calls_shortly: &'static str,
+    /// Message that nothing was lost.
+    pub(super) all_counted: &'static str,
     /// Parts of a stack's memory in a list of stacks.
     pub(super) parts: &'static str,
     /// Ending of the headline of a list of stacks.
@@ -22,9 +32,14 @@ pub(super) struct Words {
 
 const OF_ALLOCATIONS: Words = Words {
     live: "live",
-    objects: "objects",
+    live_title: "Live: not freed yet",
     allocated: "allocated",
-    allocated_objects: "objects",
+    allocated_title: "Allocated since the start",
+    object: "object",
+    objects: "objects",
+    calls: "allocations",
+    calls_shortly: "allocs",
+    all_counted: "every allocation was counted",
     parts: "allocations",
     listed: "stacks with outstanding allocations",
     never: "Nothing outstanding: no allocation was seen.",
@@ -32,16 +47,21 @@ const OF_ALLOCATIONS: Words = Words {
 
 const OF_PAGES: Words = Words {
     live: "resident",
-    objects: "pages",
+    live_title: "Resident now",
     allocated: "touched",
-    allocated_objects: "page faults",
+    allocated_title: "Touched since the start",
+    object: "page",
+    objects: "pages",
+    calls: "pages touched",
+    calls_shortly: "pages",
+    all_counted: "every page fault was counted",
     parts: "pages",
     listed: "stacks by the pages that they made resident",
     never: "No page has become resident.",
 };
 
 /// The words of a source.
-pub(super) const fn words(source: SourceKind) -> &'static Words {
+pub(crate) const fn words(source: SourceKind) -> &'static Words {
     match source {
         SourceKind::Malloc | SourceKind::File => &OF_ALLOCATIONS,
         SourceKind::Growth => &OF_PAGES,

@@ -30,11 +30,11 @@ const MAX_BLOCKS_BEFORE: usize = 1 << 20;
 pub struct Part {
     /// Addresses; whole pages.
     pub range: Range<u64>,
-    /// How the kernel fills its pages.
+    /// Rules by which the kernel fills its pages.
     pub filled: Filled,
 }
 
-/// How the kernel fills pages at faults.
+/// Rules by which the kernel fills pages at faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filled {
     /// Neighbours are mapped, too, because they are of a file.
@@ -45,7 +45,7 @@ pub struct Filled {
     pub by_zeros: bool,
 }
 
-/// Who made a page resident.
+/// Owner of a resident page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The stack in this row touched it, at this time in nanoseconds of `CLOCK_MONOTONIC`.
@@ -182,6 +182,17 @@ impl TouchedPages {
                 }
             }
         }
+    }
+
+    /// Parts of a range of addresses that have touched pages.
+    #[must_use]
+    pub fn ranges_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let blocks = touched::place_of(range.start).0..=touched::place_of(range.end.saturating_sub(1)).0;
+        let clipped = |(block, _): (&u64, &Block)| {
+            let begin = touched::page_at(*block, 0).max(range.start);
+            begin..touched::page_at(*block + 1, 0).min(range.end)
+        };
+        self.touched.range(blocks).map(clipped).collect()
     }
 
     /// Number of faults of each stack.

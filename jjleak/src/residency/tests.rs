@@ -134,6 +134,17 @@ fn pages_that_are_moved_keep_their_stack() {
 }
 
 #[test]
+fn of_a_sparse_range_only_blocks_with_touched_pages_are_looked_at() {
+    let mut touched = TouchedPages::default();
+    for page in [1, 2, 600, 5_000_000] {
+        touched.record(written(page, 7));
+    }
+    let at = |page: u64| AT + page * PAGE;
+    let found = touched.ranges_in(&(at(2)..at(1 << 22)));
+    assert_eq!(found, [at(2)..at(512), at(512)..at(1024)]);
+}
+
+#[test]
 fn room_is_bounded_and_what_has_none_is_counted() {
     let mut touched = TouchedPages::default();
     for block in 0..=MAX_BLOCKS as u64 {

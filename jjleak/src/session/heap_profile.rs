@@ -244,7 +244,7 @@ fn totals(estimate: Estimate) -> (Totals, Totals) {
     )
 }
 
-/// Where names come from besides the files that the profile lists.
+/// Sources of names besides the files that the profile lists.
 #[derive(Debug, Clone, Default)]
 pub struct Naming {
     /// Perf map of the process; without one, `perf-PID.map` beside the profile.

@@ -54,7 +54,7 @@ pub struct SavedFiles {
     pub paths: Vec<PathBuf>,
     /// True to distinguish threads.
     pub threads: bool,
-    /// Where names come from.
+    /// Sources of names besides the files that a heap profile lists.
     pub naming: Naming,
 }
 

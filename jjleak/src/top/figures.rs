@@ -45,11 +45,6 @@ pub(super) fn bytes(bytes: u64) -> String {
     humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} B"))
 }
 
-/// `1 object`, `8,075 objects`.
-pub(super) fn objects(objects: u64) -> String {
-    counted(objects, "object")
-}
-
 /// `1 call site`, `8,075 call sites`.
 pub(super) fn counted(number: u64, what: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
@@ -113,7 +108,7 @@ mod tests {
     #[test]
     fn exact_figures_have_every_digit_and_a_unit_beside() {
         assert_eq!(exact_bytes(5_296_496), "5,296,496 bytes (5.1 MiB)");
-        assert_eq!((exact_bytes(1), objects(1)), ("1 byte".into(), "1 object".into()));
+        assert_eq!((exact_bytes(1), counted(1, "object")), ("1 byte".into(), "1 object".into()));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::Cost;
 use super::assessment::Assessment;
 use crate::fast_map::FastMap;
-use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict};
+use crate::profile::{ProcessInfo, Profile, SourceKind, StackProfile, Totals, Verdict};
+use crate::render::words::{Words, words};
 
 /// Identity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +143,11 @@ impl Snapshot {
         *before = now;
         snapshot.profiles = profiles;
         snapshot
+    }
+
+    /// Words for the figures, which are of one source.
+    pub(super) fn words(&self) -> &'static Words {
+        words(self.profiles.first().map_or(SourceKind::Malloc, |profile| profile.coverage.source))
     }
 
     pub(super) fn profile(&self, row: &Row) -> &Profile {

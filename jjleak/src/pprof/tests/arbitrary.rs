@@ -90,6 +90,7 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
                 needed_percent: (older % 2 == 1).then_some(15),
                 windows: (older >> 40) as u32,
                 live_error: Totals { bytes: older, objects: older / 7 },
+                allocated_error: Totals { bytes: older / 3, objects: older / 5 },
             }),
             combined,
             blocks_per_stack,

@@ -9,12 +9,13 @@ use super::super::findings::{Causes, called_from, figures, sentences_of, title};
 use super::super::label::{NO_STACK, label, module, printable};
 use super::super::threads::ThreadShares;
 use super::super::verdicts::{approximate, evidence, is_watched, of_what_is_shown};
+use super::super::words::{Words, words};
 use super::super::{Options, TOOL, live_or_allocated, live_unknown, units};
 use super::chart;
 use crate::analyze::Finding;
 use crate::profile::{
-    Ages, Basis, Coverage, Frame, FrameKind, Moment, Profile, Sampling, SharedFrame, StackProfile, Totals,
-    Verdict,
+    Ages, Basis, Coverage, Frame, FrameKind, Moment, Profile, Sampling, SharedFrame, SourceKind,
+    StackProfile, Totals, Verdict,
 };
 use jjleak_common::stack::StackStatus;
 
@@ -27,13 +28,14 @@ const MAX_SITES: usize = 100;
 
 /// The main figures.
 pub(super) fn cards(profile: &Profile) -> Markup {
+    let words = words(profile.coverage.source);
     html! {
         .cards {
-            @if profile.coverage.knows_live() { (totals("Live: not freed yet", profile.live())) }
+            @if profile.coverage.knows_live() { (totals(words.live_title, profile.live(), words)) }
             @else { (card("Live: not freed yet", "unknown", "following all frees costs more than --max-overhead allows", "bad")) }
-            (totals("Allocated since the start", profile.allocated()))
+            (totals(words.allocated_title, profile.allocated(), words))
             @if let [first, .., last] = &profile.history[..] && profile.coverage.knows_live() {
-                (change(first, last, profile.history.len()))
+                (change(words.live, first, last, profile.history.len()))
             }
             (lost(profile))
             @if let Some(cost) = &profile.cost {
@@ -44,16 +46,16 @@ pub(super) fn cards(profile: &Profile) -> Markup {
     }
 }
 
-fn totals(name: &str, totals: Totals) -> Markup {
+fn totals(name: &str, totals: Totals, words: &Words) -> Markup {
     let (bytes, objects) = (units::grouped(totals.bytes), units::grouped(totals.objects));
-    card(name, &approximate(totals.bytes), &format!("{bytes} bytes in {objects} objects"), "")
+    card(name, &approximate(totals.bytes), &format!("{bytes} bytes in {objects} {}", words.objects), "")
 }
 
-fn change(first: &Moment, last: &Moment, reports: usize) -> Markup {
+fn change(live: &str, first: &Moment, last: &Moment, reports: usize) -> Markup {
     let bytes = crate::analyze::delta(first.live.bytes, last.live.bytes);
     let sign = if bytes < 0 { "−" } else { "+" };
     let big = format!("{sign}{}", approximate(bytes.unsigned_abs()));
-    card("Change of live bytes", &big, &format!("over {reports} reports"), "")
+    card(&format!("Change of {live} bytes"), &big, &format!("over {reports} reports"), "")
 }
 
 fn lost(profile: &Profile) -> Markup {
@@ -61,7 +63,7 @@ fn lost(profile: &Profile) -> Markup {
         0 if profile.coverage.is_estimate() => {
             card("Lost", "nothing", "but the figures are estimates", "good")
         }
-        0 => card("Lost", "nothing", "every allocation was counted", "good"),
+        0 => card("Lost", "nothing", words(profile.coverage.source).all_counted, "good"),
         kinds => card("Lost", &format!("{kinds} kinds"), "the figures miss something, see below", "bad"),
     }
 }
@@ -79,7 +81,7 @@ fn card(name: &str, big: &str, exact: &str, class: &str) -> Markup {
 /// The verdict on the process, the advice, and what leaks or grows, worst first; nothing for a profile that cannot be judged.
 pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
     if !is_watched(profile) {
-        return Markup::default();
+        return growth(profile);
     }
     let causes = Causes::of(profile, &options.rules);
     html! {
@@ -94,6 +96,19 @@ pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
             @for finding in causes.fastest.iter().take(MAX_FASTEST) {
                 p.note { (called_from(finding)) }
             }
+        }
+    }
+}
+
+/// Growth of the process, for a profile without verdicts.
+fn growth(profile: &Profile) -> Markup {
+    if profile.growth.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        section #conclusion {
+            h2 { (printable(&profile.growth[0])) }
+            @for line in &profile.growth[1..] { p.note { (printable(line)) } }
         }
     }
 }
@@ -177,7 +192,8 @@ pub(super) fn sites(profile: &Profile, options: &Options) -> Markup {
     html! {
         details.section #sites open[profile.verdicts.is_empty()] {
             summary {
-                @if profile.coverage.knows_live() { "Stacks with outstanding allocations" }
+                @if profile.coverage.source == SourceKind::Growth { "Stacks by the pages that they made resident" }
+                @else if profile.coverage.knows_live() { "Stacks with outstanding allocations" }
                 @else { "Stacks by what they have allocated" }
             }
             @if shown.is_empty() { p { "Nothing lives." } } @else { (stacks_table(shown, profile)) }
@@ -185,7 +201,7 @@ pub(super) fn sites(profile: &Profile, options: &Options) -> Markup {
                 @let rest: Totals = hidden.iter().map(|stack| stack.live).sum();
                 p.note {
                     "And " (hidden.len()) " more, with " (units::bytes(rest.bytes)) " in " (rest.objects)
-                    " objects."
+                    " " (words(profile.coverage.source).objects) "."
                 }
             }
         }
@@ -199,7 +215,7 @@ fn stacks_table(stacks: &[&StackProfile], profile: &Profile) -> Markup {
         table {
             thead {
                 tr {
-                    th.number { (figure) " bytes" } th { "share" } th.number { "objects" } th { "age" }
+                    th.number { (figure) " bytes" } th { "share" } th.number { (words(profile.coverage.source).objects) } th { "age" }
                     th { "allocated by" }
                 }
             }
@@ -322,6 +338,10 @@ pub(super) fn measured(profile: &Profile) -> Markup {
                 @if let Some(error) = profile.live_error() {
                     @let bytes = units::bytes(error.bytes);
                     (fact("standard error", &format!("{bytes} of live bytes, {} objects", error.objects)))
+                }
+                @if let Some(error) = profile.allocated_error() {
+                    @let bytes = units::bytes(error.bytes);
+                    (fact("standard error", &format!("{bytes} of allocated bytes, {} objects", error.objects)))
                 }
                 @if !coverage.older.is_zero() {
                     (fact("live", &format!("only what is at least {} ms old", coverage.older.as_millis())))

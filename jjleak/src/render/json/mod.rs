@@ -34,7 +34,7 @@ pub struct Document<S = Stacks> {
     pub schema: u32,
     /// `jjleak` and its version.
     pub tool: String,
-    /// Where stacks and figures come from: `malloc`, `growth` or `file`; absent in reports of earlier versions.
+    /// Source of stacks and figures: `malloc`, `growth` or `file`; absent in reports of earlier versions.
     #[serde(default)]
     pub source: String,
     /// Time of the report, RFC 3339 in UTC.
@@ -65,6 +65,9 @@ pub struct Document<S = Stacks> {
     /// Standard errors of `live`; absent if it is exact or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
+    /// Standard errors of `allocated`, with `windows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated_error: Option<TotalsDocument>,
     /// True if each stack has its thread; absent if threads are not distinguished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub threads: bool,
@@ -171,6 +174,7 @@ impl<S> Document<S> {
             windows: profile.coverage.windows.map(|windows| windows.windows),
             live_unknown: !profile.coverage.knows_live(),
             live_error: profile.live_error().map(Into::into),
+            allocated_error: profile.allocated_error().map(Into::into),
             threads: profile.coverage.threads,
             shown: (!shown.is_empty()).then(|| shown.to_owned()),
             lost: profile.lost.clone(),

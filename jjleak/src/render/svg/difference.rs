@@ -31,7 +31,7 @@ pub(in crate::render) fn write(
     let picture = Picture {
         title,
         subtitle,
-        frames: Frames { tree: &tree, shown: Shown::Changes, value: options.value },
+        frames: Frames { tree: &tree, shown: Shown::Changes, value: options.value, objects: "objects" },
         inverted: options.inverted,
         everything: format!("{} of the larger of both", options.value.name()),
         losses: String::new(),

@@ -39,6 +39,8 @@ pub(super) struct Frames<'a> {
     pub(super) tree: &'a FlameTree<'a>,
     pub(super) shown: Shown,
     pub(super) value: Value,
+    /// Name of the objects.
+    pub(super) objects: &'static str,
 }
 
 impl Frames<'_> {
@@ -123,8 +125,8 @@ impl Frames<'_> {
     fn live(&self, node: &Node<'_>) -> String {
         let (bytes, objects) = (grouped(node.live.bytes), grouped(node.live.objects));
         let figures = match self.value {
-            Value::Bytes => format!("{bytes} bytes, {objects} objects"),
-            Value::Objects => format!("{objects} objects, {bytes} bytes"),
+            Value::Bytes => format!("{bytes} bytes, {objects} {}", self.objects),
+            Value::Objects => format!("{objects} {}, {bytes} bytes", self.objects),
         };
         let percent = percent(self.value.of(node.live), self.value.of(self.tree.width));
         format!("{figures}, {percent:.2}%")
@@ -192,7 +194,7 @@ mod tests {
         let mut profile = sample::profile();
         profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
         let tree = FlameTree::of(&profile, false);
-        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes, objects: "objects" };
         assert_eq!(frames.title(&tree.nodes[4]), "malloc (3,072,000 bytes, 24 objects, 100.00%)");
     }
 
@@ -207,7 +209,7 @@ mod tests {
                 .map(|line| StackProfile { frames: sample::shared([at(*line)]), ..stack.clone() });
             let profile = Profile { stacks: stacks.collect(), ..profile.clone() };
             let tree = FlameTree::of(&profile, false);
-            let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
+            let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes, objects: "objects" };
             frames.title(&tree.nodes[0])
         };
         assert!(title(&[0]).ends_with("100.00%)"));
@@ -219,7 +221,7 @@ mod tests {
     fn frames_of_one_name_on_different_paths_are_known_apart() {
         let profile = sample::profile();
         let tree = FlameTree::of(&profile, false);
-        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes, objects: "objects" };
         let names: BTreeSet<_> = (0..tree.nodes.len()).map(|index| frames.marked_name(index)).collect();
         assert_eq!(names.len(), tree.nodes.len());
     }
@@ -250,7 +252,7 @@ mod tests {
         ];
         profile.stacks = narrow.chain(others).collect();
         let tree = FlameTree::of(&profile, false);
-        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes };
+        let frames = Frames { tree: &tree, shown: Shown::Kinds, value: Value::Bytes, objects: "objects" };
         let lines: BTreeSet<_> = frames.lines().iter().map(|line| without_marks(line)).collect();
         let expected = ["main;large 999250", "main;least 100", "main;many 500", "main 98", "other 52"]
             .map(str::to_owned);

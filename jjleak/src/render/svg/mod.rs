@@ -15,6 +15,7 @@ use super::counters;
 use super::label::printable;
 use super::tree::FlameTree;
 use super::units::{self, grouped};
+use super::words::words;
 use super::{Options, Value, live_or_allocated};
 use crate::profile::{FrameKind, Profile, Totals};
 
@@ -40,14 +41,15 @@ pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) ->
         return write_empty(&title, &subtitle, value, &losses(profile), out);
     }
     let tree = FlameTree::of(profile, asked.inverted);
+    let words = words(profile.coverage.source);
     let picture = Picture {
         title,
         subtitle,
-        frames: Frames { tree: &tree, shown: Shown::Kinds, value },
+        frames: Frames { tree: &tree, shown: Shown::Kinds, value, objects: words.objects },
         inverted: asked.inverted,
         everything: match value {
-            Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
-            Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
+            Value::Bytes => format!("bytes, {} {}", grouped(total.objects), words.objects),
+            Value::Objects => format!("{}, {} bytes", words.objects, grouped(total.bytes)),
         },
         losses: losses(profile),
     };
@@ -117,7 +119,10 @@ fn subtitle(profile: &Profile, asked: &Options) -> String {
     let view = if asked.view.is_empty() { String::new() } else { format!(" ({})", printable(&asked.view)) };
     let (span, bytes, objects) = (span(profile, &asked.time_zone), grouped(bytes), grouped(objects));
     let figure = live_or_allocated(&profile.coverage);
-    format!("{span}: {bytes} bytes{humane} {figure} in {objects} objects{view}")
+    format!(
+        "{span}: {bytes} bytes{humane} {figure} in {objects} {}{view}",
+        words(profile.coverage.source).objects
+    )
 }
 
 /// `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s)`.

@@ -6,12 +6,16 @@ use super::{Watch, Watched};
 use crate::attach::{Measuring, Part, now_ns};
 use crate::cost::{Bound, Budget};
 use crate::error_chain::chain;
-use crate::profile::Profile;
+use crate::profile::{Profile, SourceKind};
 use crate::session::{BoundError, CostBound, Error};
 
 impl Watch {
     /// Adds the cost of being profiled to each profile.
     pub(super) fn measure_cost(&mut self, profiles: &mut [Profile]) {
+        // The price is that of allocations and frees.
+        if self.accounting.touched.is_followed() {
+            return;
+        }
         let prices = self.accounting.meter.prices(&self.attachment);
         for profile in profiles {
             let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
@@ -127,9 +131,9 @@ impl Watch {
     }
 }
 
-/// Drops the verdicts of a profile whose live memory is unknown.
+/// Drops the verdicts of a profile that cannot be judged: its live memory is unknown, or its figures are of pages.
 pub(super) fn unjudge_unknown(profile: &mut Profile) {
-    if !profile.coverage.knows_live() {
+    if !profile.coverage.knows_live() || profile.coverage.source == SourceKind::Growth {
         profile.unjudge();
     }
 }

@@ -21,7 +21,7 @@ use crate::attach::now_ns;
 use crate::cost::Bound;
 use crate::own_memory;
 use crate::processes::{MemoryLimit, Pid, Resident, ResidentMemory};
-use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
+use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile, Totals, standard_error};
 use crate::session::{Error, Source};
 use crate::snapshot::BlockFilter;
 
@@ -186,12 +186,16 @@ impl Watch {
         }
         let windows = collector.windows().filter(|windows| !windows.is_whole());
         let needed_percent = bound.as_ref().and_then(Bound::needed_percent);
-        let windows = windows.map(|windows| InWindows {
-            weight: windows.mean_weight(now_ns()),
-            needed_percent,
-            windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
-            follows_frees: windows.follows_frees(),
-            ..InWindows::default()
+        let windows = windows.map(|windows| {
+            let (objects, bytes) = windows.allocated_variances(now_ns());
+            InWindows {
+                weight: windows.mean_weight(now_ns()),
+                needed_percent,
+                windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+                follows_frees: windows.follows_frees(),
+                allocated_error: Totals { bytes: standard_error(bytes), objects: standard_error(objects) },
+                ..InWindows::default()
+            }
         });
         let coverage = Coverage { windows, ..*coverage };
         // Of many processes, each report has few new stacks: what was read of their files is not kept.

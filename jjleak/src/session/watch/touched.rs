@@ -19,6 +19,9 @@ use crate::snapshot::{Frame, FrameKind, NamedStack, SharedFrame, Snapshot};
 
 /// Bytes whose pages are read at a time: the states of 16,384 pages.
 const PIECE: u64 = 64 << 20;
+/// Size of a mapping from which on only pages with a fault are looked at: reading the states of all pages of the 15 TiB that
+/// `AddressSanitizer` maps takes seconds.
+const SPARSE: u64 = 64 << 30;
 /// Addresses above belong to the kernel.
 const USER_SPACE_END: u64 = 1 << 47;
 /// Size of a page on x86-64.
@@ -68,8 +71,7 @@ impl Touched {
 
     /// Applies pending faults.
     pub(super) fn receive(&mut self) -> Drained {
-        let Some(Followed { faults, images }) = &mut self.0 else { return Drained::Empty };
-        faults.take(|record| images.entry(record.image).or_default().record(record.event()))
+        self.0.as_mut().map_or(Drained::Empty, Followed::receive)
     }
 
     /// Notes the pages of an image that are resident now.
@@ -79,8 +81,8 @@ impl Touched {
         // A process that ends meanwhile has no pages.
         let Ok(mappings) = Mapping::all(pid) else { return };
         let Ok(pages) = ProcessPages::open(pid) else { return };
-        for mapping in mappings {
-            let _ = read(&pages, mapping.addresses, |first, states| touched.add_resident(first, states));
+        for range in mappings.into_iter().map(|mapping| mapping.addresses).filter(|range| !is_sparse(range)) {
+            let _ = read(&pages, range, |first, states| touched.add_resident(first, states));
         }
     }
 
@@ -91,11 +93,11 @@ impl Touched {
         collector: &Collector,
         pid: Pid,
     ) -> TouchedMemory {
-        let Some(Followed { images, .. }) = &mut self.0 else { return TouchedMemory::default() };
-        let Some(touched) = images.get_mut(&snapshot.image) else { return TouchedMemory::default() };
+        let Some(followed) = &mut self.0 else { return TouchedMemory::default() };
         // A process that ends meanwhile has no pages.
         let uses = uses_of(pid).unwrap_or_default();
-        let mut stacks = resident(touched, &uses, pid, snapshot);
+        let mut stacks = followed.resident(&uses, pid, snapshot);
+        let touched = followed.images.entry(snapshot.image).or_default();
         stacks.extend(gone(touched, &stacks));
         *snapshot.counters.entry(Counter::PageTableFull).or_default() += touched.lost();
         let identities = collector.add_pages(snapshot, &stacks);
@@ -141,35 +143,57 @@ impl TouchedMemory {
     }
 }
 
-/// Pages that were made resident since the beginning, by use and by who made them so. Forgets those that are not resident any more.
-fn resident(touched: &mut TouchedPages, uses: &[Use], pid: Pid, snapshot: &Snapshot) -> Vec<StackPages> {
-    let Ok(pages) = ProcessPages::open(pid) else { return Vec::new() };
-    let names: Vec<_> = uses.iter().map(name_of).collect();
-    let mut sums = BTreeMap::<(Option<u32>, &str), Counted>::new();
-    let until_ns = now_ns().saturating_sub(SETTLED_NS);
-    for (part, name) in uses.iter().map(part_of).zip(&names) {
-        // A process that ends meanwhile has no pages.
-        let _ = read(&pages, part.range.clone(), |first, states| {
-            let piece = Part { range: first..first + states.len() as u64 * PAGE, ..part };
-            touched.attribute(&piece, states, |owner| {
-                let (row, time_ns) = match owner {
-                    Owner::Stack(row, time_ns) => (Some(row), time_ns),
-                    Owner::Nobody => (None, snapshot.taken_ns),
-                };
-                sums.entry((row, name)).or_default().add(PAGE, time_ns, &snapshot.instants_ns);
-            });
-            touched.forget_absent(first, states, until_ns);
-        });
+impl Followed {
+    fn receive(&mut self) -> Drained {
+        let Self { faults, images } = self;
+        faults.take(|record| images.entry(record.image).or_default().record(record.event()))
     }
-    let nobody = lost_row(snapshot.image.slot());
-    let stack = |((row, name), resident): ((Option<u32>, &str), Counted)| StackPages {
-        row: row.unwrap_or(nobody),
-        by_kernel: row.is_none(),
-        of: name.to_owned(),
-        resident,
-        gone: 0,
-    };
-    sums.into_iter().map(stack).collect()
+
+    /// Pages that were made resident since the beginning, by use and by who made them so. Forgets those that are not resident any more.
+    fn resident(&mut self, uses: &[Use], pid: Pid, snapshot: &Snapshot) -> Vec<StackPages> {
+        let Ok(pages) = ProcessPages::open(pid) else { return Vec::new() };
+        let names: Vec<_> = uses.iter().map(name_of).collect();
+        let mut sums = BTreeMap::<(Option<u32>, &str), Counted>::new();
+        for (part, name) in uses.iter().map(part_of).zip(&names) {
+            let is_sparse = is_sparse(&part.range);
+            let ranges = match self.images.get(&snapshot.image) {
+                Some(touched) if is_sparse => touched.ranges_in(&part.range),
+                _ => vec![part.range.clone()],
+            };
+            for range in ranges {
+                let until_ns = now_ns().saturating_sub(SETTLED_NS);
+                // A process that ends meanwhile has no pages.
+                let _ = read(&pages, range, |first, states| {
+                    // The fault on each page that was resident now has been reported.
+                    self.receive();
+                    let touched = self.images.entry(snapshot.image).or_default();
+                    let piece = Part { range: first..first + states.len() as u64 * PAGE, ..part };
+                    touched.attribute(&piece, states, |owner| {
+                        let (row, time_ns) = match owner {
+                            Owner::Stack(row, time_ns) => (Some(row), time_ns),
+                            Owner::Nobody if is_sparse => return,
+                            Owner::Nobody => (None, snapshot.taken_ns),
+                        };
+                        sums.entry((row, name)).or_default().add(PAGE, time_ns, &snapshot.instants_ns);
+                    });
+                    touched.forget_absent(first, states, until_ns);
+                });
+            }
+        }
+        let nobody = lost_row(snapshot.image.slot());
+        let stack = |((row, name), resident): ((Option<u32>, &str), Counted)| StackPages {
+            row: row.unwrap_or(nobody),
+            by_kernel: row.is_none(),
+            of: name.to_owned(),
+            resident,
+            gone: 0,
+        };
+        sums.into_iter().map(stack).collect()
+    }
+}
+
+const fn is_sparse(range: &std::ops::Range<u64>) -> bool {
+    range.end - range.start > SPARSE
 }
 
 /// Pages that stacks made resident, and that are so no more.

@@ -52,9 +52,9 @@ impl Top {
         }
         let rate = whole(snapshot.allocations);
         let rate = if is_spacious {
-            format!("{} allocations/s", grouped(rate))
+            format!("{} {}/s", grouped(rate), snapshot.words().calls)
         } else {
-            format!("{} allocs/s", short_count(rate))
+            format!("{} {}/s", short_count(rate), snapshot.words().calls_shortly)
         };
         if self.instants > 1 && !self.has_ended {
             pieces.push((rate, Style::new()));

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Style};
 
 use super::super::Top;
 use super::super::assessment::Assessment;
-use super::super::figures::{bytes, counted, exact_bytes, objects, signed};
+use super::super::figures::{bytes, counted, exact_bytes, signed};
 use super::super::screen::{Scope, Screen};
 use super::super::snapshot::{Row, assessments};
 use super::super::text::{cut_middle, left, safe, width};
@@ -99,23 +99,25 @@ impl Top {
         let live: Totals = rows.iter().map(|row| row.live).sum();
         let delta: i64 = rows.iter().map(|row| row.delta.bytes).sum();
         let delta_objects: i64 = rows.iter().map(|row| row.delta.objects).sum();
+        let profile = snapshot.profile(rows[0]);
+        let words = snapshot.words();
         let change = match self.value {
             _ if self.instants < 2 => String::new(),
             Value::Bytes => signed(delta, bytes),
             Value::Objects => match delta_objects {
                 0 => "·".to_owned(),
-                change => format!("{change:+} objects"),
+                change => format!("{change:+} {}", words.objects),
             },
         };
-        let profile = snapshot.profile(rows[0]);
         let ended = match (&profile.ended, rows) {
             (Some(ended), [_]) => format!("ended: {}", safe(ended)),
             _ => String::new(),
         };
+        let objects = counted(live.objects, words.object);
         let figures = if cells < WIDE {
-            format!("{} live, {}", bytes(live.bytes), objects(live.objects))
+            format!("{} {}, {objects}", bytes(live.bytes), words.live)
         } else {
-            format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
+            format!("{} {} in {objects}", exact_bytes(live.bytes), words.live)
         };
         let longest = rows.iter().map(|row| snapshot.profile(row).elapsed()).max().unwrap_or_default();
         let elapsed = format!("over {}", duration(longest));

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::super::Top;
-use super::super::figures::{exact_bytes, objects};
+use super::super::figures::{counted, exact_bytes};
 use super::super::screen::Screen;
 use super::super::text::{cut_end, cut_middle, left, safe, width};
 use super::super::theme::Theme;
@@ -64,8 +64,8 @@ impl Top {
 
     fn draw_tile_figures(&self, tile: &Tile, area: Rect, buffer: &mut Buffer) {
         let share = percent(self.value.of(tile.live), self.value.of(self.icicle.live));
-        let figures =
-            format!("  {share:.1} %: {} in {}", exact_bytes(tile.live.bytes), objects(tile.live.objects));
+        let objects = counted(tile.live.objects, self.shown_snapshot().words().object);
+        let figures = format!("  {share:.1} %: {} in {objects}", exact_bytes(tile.live.bytes));
         let cells = usize::from(area.width);
         let name = cut_middle(&tile.label, cells.saturating_sub(width(&figures)).max(cells / 3)).into_owned();
         let (x, _) = buffer.set_stringn(area.x, area.y, &name, cells, Theme::strong());

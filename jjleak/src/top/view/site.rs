@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 
 use super::super::Top;
 use super::super::assessment::Assessment;
-use super::super::figures::{bytes, exact_bytes, objects, short_age};
+use super::super::figures::{bytes, counted, exact_bytes, short_age};
 use super::super::screen::Screen;
 use super::super::snapshot::{Row, Snapshot};
 use super::super::text::{cut_end, cut_middle, safe, width};
@@ -17,6 +17,7 @@ use super::{explain, trend, wrapped};
 use crate::profile::{
     Basis, Frame, JUDGED_SPANS, MemoryKind, Profile, SharedFrame, StackProfile, Verdict, VerdictKind,
 };
+use crate::render::words::words;
 use crate::render::{NO_STACK, ThreadShares, duration, evidence, label, module, percent};
 
 /// Minimum height at which the figures stay while frames scroll. Lower screens scroll everything.
@@ -181,7 +182,8 @@ impl Top {
             return;
         }
         let Some(row) = self.selected_row() else { return };
-        let live = format!("{} in {}", exact_bytes(row.live.bytes), objects(row.live.objects));
+        let objects = counted(row.live.objects, self.shown_snapshot().words().object);
+        let live = format!("{} in {objects}", exact_bytes(row.live.bytes));
         let pieces = [(live, Style::new()), (reason(self.shown_snapshot(), &row), Theme::quiet())];
         buffer.set_line(area.x, area.y, &super::fitting(pieces, area.width), area.width);
     }
@@ -203,12 +205,15 @@ fn reason(snapshot: &Snapshot, row: &Row) -> String {
 /// Live and allocated totals, and the evidence as reports word it.
 fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
     let Verdict { live, allocated, .. } = verdict;
+    let words = words(profile.coverage.source);
     let mut lines = vec![format!(
-        "{} live in {}; {} allocated in {}",
+        "{} {} in {}; {} {} in {}",
         exact_bytes(live.bytes),
-        objects(live.objects),
+        words.live,
+        counted(live.objects, words.object),
         exact_bytes(allocated.bytes),
-        objects(allocated.objects),
+        words.allocated,
+        counted(allocated.objects, words.object),
     )];
     lines.extend(evidence(verdict));
     if let Some(memory) = profile.memory
