@@ -5,26 +5,24 @@
 //! identity end alike; other words may change from call to call. The number of mappings of code that the process has made is a part of
 //! the identity, because another file can take the place of a file.
 
-use core::{
-    ffi::c_void,
-    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
-};
+mod budget;
+mod copy;
 
-use aya_ebpf::helpers::generated::{
-    bpf_find_vma, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_loop, bpf_probe_read_kernel,
-    bpf_probe_read_user,
-};
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::{bpf_find_vma, bpf_get_current_task_btf, bpf_loop};
 use jjleak_common::{
-    counter::Counter,
     process::ImageId,
     stack::StackStatus,
     unfinished::{
-        BYTES_BELOW, COPY_PAGES, HashedWords, PAGE_BYTES, QUERY_WORK, SEGMENTS_ABOVE, SHARE_SHIFT,
-        Unfinished, UnfinishedUse, can_be_segments, can_lead_to_frame, is_of_interpreted_frame,
-        points_to_frame,
+        BYTES_BELOW, COPY_PAGES, HashedWords, PAGE_BYTES, QUERY_WORK, SEGMENTS_ABOVE, can_be_segments,
+        can_lead_to_frame, is_of_interpreted_frame, points_to_frame,
     },
     unwind::step::{LAST_ADDRESS, WORD},
 };
+
+use budget::{has_budget, use_budget};
+pub(super) use copy::send;
 
 use super::{
     Claimed, WINDOW_WORDS, Walk,
@@ -32,11 +30,7 @@ use super::{
     rows::changes,
     window::{self, word},
 };
-use crate::{
-    constants::kernel_offset,
-    maps::{PROCESSES, UNFINISHED, UNFINISHED_USE, count, stack_rows_log2},
-    memory::{add, add_u32, read_kernel},
-};
+use crate::{constants::kernel_offset, maps::PROCESSES, memory::read_kernel};
 
 /// Lowest address of a mapping (`vm.mmap_min_addr`).
 const FIRST_ADDRESS: u64 = 1 << 16;
@@ -337,143 +331,4 @@ extern "C" fn note_mapping(_task: *const c_void, vma: *const c_void, context: *m
         walk.unfinished.data_end = end;
     }
     0
-}
-
-/// Sends the copy of a new stack. If one should be sent and cannot be, the stack stays unfinished, and is counted.
-#[inline(always)]
-pub(super) fn send(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
-    let state = &scratch.walk().unfinished;
-    if state.pages != 0 || state.is_refused != 0 {
-        copy(scratch, hash, row, image.0);
-    }
-}
-
-#[inline(never)]
-fn copy(scratch: Claimed, hash: u64, row: u32, image: u32) -> u64 {
-    let pages = scratch.walk().unfinished.pages;
-    let is_sent = if pages == 0 {
-        false
-    } else if pages <= COPY_PAGES[0] as u64 {
-        copy_into::<{ COPY_PAGES[0] }>(scratch, hash, row, image)
-    } else if pages <= COPY_PAGES[1] as u64 {
-        copy_into::<{ COPY_PAGES[1] }>(scratch, hash, row, image)
-    } else if pages <= COPY_PAGES[2] as u64 {
-        copy_into::<{ COPY_PAGES[2] }>(scratch, hash, row, image)
-    } else if pages <= COPY_PAGES[3] as u64 {
-        copy_into::<{ COPY_PAGES[3] }>(scratch, hash, row, image)
-    } else if pages <= COPY_PAGES[4] as u64 {
-        copy_into::<{ COPY_PAGES[4] }>(scratch, hash, row, image)
-    } else {
-        copy_into::<{ COPY_PAGES[5] }>(scratch, hash, row, image)
-    };
-    if pages != 0 {
-        count_row(ImageId(image));
-    }
-    if !is_sent {
-        count(ImageId(image).slot(), Counter::StackCopiesLost);
-    }
-    0
-}
-
-/// A record with room for a copy.
-#[repr(C)]
-struct Record<const PAGES: usize> {
-    header: Unfinished,
-    hashed: [HashedWords; PAGES],
-    copy: [[u8; PAGE_BYTES as usize]; PAGES],
-}
-
-#[inline(always)]
-fn copy_into<const PAGES: usize>(scratch: Claimed, hash: u64, row: u32, image: u32) -> bool {
-    let Some(mut room) = UNFINISHED.reserve::<Record<PAGES>>(0) else { return false };
-    let record = room.as_mut_ptr();
-    let walk = scratch.walk();
-    // SAFETY: the reserved record is ours until submitted; each copied page is in bounds.
-    unsafe {
-        let at = walk.unfinished.copied_at;
-        // In memory: before Linux 6.3, the verifier follows each value that a register can have.
-        let (pages, copied) = (addr_of!(walk.unfinished.pages), addr_of_mut!(walk.unfinished.copied));
-        write_volatile(copied, 0);
-        let mut page = 0;
-        while page < PAGES {
-            let to = addr_of_mut!((*record).copy).cast::<[u8; PAGE_BYTES as usize]>().add(page);
-            let from = at.wrapping_add((page as u64) << PAGE_SHIFT);
-            // The user side ignores the other pages, which keep the buffer's old content.
-            if (page as u64) < read_volatile(pages)
-                && bpf_probe_read_user(to.cast(), PAGE_BYTES as u32, from as *const c_void) == 0
-            {
-                write_volatile(copied, read_volatile(copied) | 1 << page);
-            }
-            page += 1;
-        }
-        let hashed = addr_of_mut!((*record).hashed).cast::<c_void>();
-        let size = size_of::<[HashedWords; PAGES]>() as u32;
-        if bpf_probe_read_kernel(hashed, size, scratch.hashed_words().cast()) != 0 {
-            room.discard(0);
-            return false;
-        }
-        (*record).header = Unfinished {
-            hash,
-            row,
-            image,
-            taken_ns: bpf_ktime_get_ns(),
-            instruction_pointer: walk.instruction_pointer,
-            stack_pointer: walk.stack_pointer,
-            frame_pointer: walk.frame_pointer,
-            base_saved: walk.base_saved,
-            stack_begin: walk.stack_begin,
-            stack_end: walk.stack_end,
-            copied_at: at,
-            copied_pages: read_volatile(copied),
-            after_call: walk.after_call as u8,
-            unproven: walk.unproven as u8,
-            by_frame_pointer: walk.by_frame_pointer as u8,
-            frame_pointer_hashed: walk.unfinished.frame_pointer_hashed as u8,
-            reserved: [0; 4],
-        };
-    }
-    room.submit(0);
-    true
-}
-
-/// Maximum number of rows for the unfinished stacks of a process: a program that defeats this identification takes no more.
-#[inline(always)]
-fn max_rows() -> u64 {
-    1 << (stack_rows_log2() - SHARE_SHIFT)
-}
-
-/// Resources that an image has used. Concurrent calls may count one use for two, which leaves the bounds as good.
-#[inline(always)]
-fn used(image: ImageId) -> Option<*mut UnfinishedUse> {
-    let used = UNFINISHED_USE.get_ptr_mut(image.slot().0 as u32)?;
-    // SAFETY: points into a map value; has no preconditions.
-    unsafe {
-        if read_volatile(addr_of!((*used).image)) != image.0 {
-            let since_ns = bpf_ktime_get_ns();
-            write_volatile(used, UnfinishedUse { image: image.0, rows: 0, since_ns, work: 0 });
-        }
-    }
-    Some(used)
-}
-
-#[inline(always)]
-fn has_budget(image: ImageId) -> bool {
-    // SAFETY: points into a map value; has no preconditions.
-    used(image).is_some_and(|used| unsafe { read_volatile(used).has_budget(bpf_ktime_get_ns(), max_rows()) })
-}
-
-#[inline(always)]
-fn use_budget(image: ImageId, work: u64) {
-    if let Some(used) = used(image) {
-        // SAFETY: points into a map value.
-        unsafe { add(addr_of_mut!((*used).work), work) };
-    }
-}
-
-#[inline(always)]
-fn count_row(image: ImageId) {
-    if let Some(used) = used(image) {
-        // SAFETY: points into a map value.
-        unsafe { add_u32(addr_of_mut!((*used).rows), 1) };
-    }
 }
