@@ -715,7 +715,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__memory)
-            opts="-p -h --pid --format --help"
+            opts="-p -n -h --pid --name --system-wide --format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -729,8 +729,16 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --format)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "text json html" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -205,7 +205,10 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         &'jjleak;memory'= {
             cand -p 'Process to scan'
             cand --pid 'Process to scan'
-            cand --format 'Format'
+            cand -n 'Scan all processes whose name or executable''s path matches, as a table'
+            cand --name 'Scan all processes whose name or executable''s path matches, as a table'
+            cand --format 'Format; JSON has a document for each process and report, HTML a page for the last report'
+            cand --system-wide 'Scan all processes, as a table'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

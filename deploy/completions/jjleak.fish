@@ -170,8 +170,11 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d '
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s p -l pid -d 'Process to scan' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l format -d 'Format' -r -f -a "text\t''
-json\t''"
+complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s n -l name -d 'Scan all processes whose name or executable\'s path matches, as a table' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l format -d 'Format; JSON has a document for each process and report, HTML a page for the last report' -r -f -a "text\t''
+json\t''
+html\t''"
+complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l system-wide -d 'Scan all processes, as a table'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s p -l pid -d 'Attach to the process with this PID; can be given several times' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s n -l name -d 'Attach to every process whose name or executable path matches, including processes that start later' -r

@@ -57,8 +57,9 @@ pub(super) fn usage(error: &clap::Error, arguments: &[OsString]) -> Failure {
         _ => {}
     }
     if lacks_target {
-        let remedy = "name a process (-p PID, --name REGEX, --system-wide), or a command to start (-- CMD)";
-        return Failure::new(USAGE, "no target to profile", remedy);
+        let starts = if command.ends_with(" memory") { "" } else { ", or a command to start (-- CMD)" };
+        let remedy = format!("name a process (-p PID, --name REGEX, --system-wide){starts}");
+        return Failure::new(USAGE, "no target", remedy);
     }
     of_clap(error)
 }
@@ -155,7 +156,7 @@ mod tests {
         {
             assert!(told(line).ends_with(&format!("\nto do: did you mean {meant}?")), "{}", told(line));
         }
-        assert!(told("jjleak 0.5").starts_with("no target to profile\nto do: name a process (-p PID"));
+        assert!(told("jjleak 0.5").starts_with("no target\nto do: name a process (-p PID"));
     }
 
     #[test]

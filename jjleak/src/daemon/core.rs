@@ -18,6 +18,7 @@ use super::history::{self, Bounds, Entry, History};
 use super::outcome::{self, Outcome};
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
+use crate::diagnosis::Grown;
 use crate::processes::{Credentials, Pid, Process};
 use crate::push::Pusher;
 
@@ -49,6 +50,8 @@ pub(super) struct Core {
     pub(super) watcher: Watcher,
     /// Latest findings for watched processes.
     pub(super) findings: BTreeMap<Pid, Finding>,
+    /// Growth of watched processes while they were last profiled.
+    pub(super) grown: BTreeMap<Pid, Grown>,
     pub(super) jobs: Vec<Job>,
     /// Jobs that did not stop in time and have been abandoned.
     pub(super) stuck: Vec<Job>,
@@ -82,6 +85,7 @@ impl Shared {
             config,
             watcher,
             findings: BTreeMap::new(),
+            grown: BTreeMap::new(),
             jobs: Vec::new(),
             stuck: Vec::new(),
             began: since_boot(),
@@ -220,6 +224,7 @@ impl Core {
         for pid in changes.ended {
             tracing::info!("pid {pid} has ended, or runs another program");
             self.findings.remove(&pid);
+            self.grown.remove(&pid);
             for job in self.jobs.iter_mut().filter(|job| job.pid == pid) {
                 job.process_ended(Instant::now());
             }
@@ -268,7 +273,11 @@ impl Core {
                 self.record(finding);
             }
             Message::Ended { pid, start_time, outcome, is_too_costly, runs, growth } => {
-                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref(), growth.as_deref());
+                let words = growth.as_ref().and_then(Grown::in_words);
+                if let Some(growth) = growth.filter(|_| self.watcher.same(pid, start_time).is_some()) {
+                    self.grown.insert(pid, growth);
+                }
+                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref(), words.as_deref());
             }
         }
     }
@@ -354,6 +363,7 @@ impl Core {
         self.config = config;
         self.watcher.apply_config(&self.config);
         self.findings.retain(|pid, finding| self.watcher.same(*pid, finding.start_time).is_some());
+        self.grown.retain(|pid, _| self.watcher.get_mut(*pid).is_some());
     }
 
     /// Requests a profile of a process. `None` if it is not watched, false if it is already being profiled.

@@ -72,6 +72,7 @@ pub(super) fn of_processes(core: &Core) -> String {
     each_state(core, out);
     limits(core, out);
     findings(core, out);
+    growth(core, out);
     own(core, out);
     text
 }
@@ -168,6 +169,28 @@ fn findings(core: &Core, out: &mut String) {
     for (pid, comm, finding) in &found {
         for (counter, count) in &finding.lost {
             lost.sample(&[("pid", pid), ("comm", comm), ("counter", counter)], count);
+        }
+    }
+}
+
+/// Resident memory by use when the last profile ended, and the causes of growth while it was taken.
+fn growth(core: &Core, out: &mut String) {
+    let known = |watched: &'_ Watched| core.grown.get(&watched.process.pid);
+    let help = "Resident memory by use, when the last profile ended.";
+    let mut rows = Family::new(out, "jjleak_process_memory_bytes", "gauge", help);
+    for (watched, grown) in core.watcher.iter().filter_map(|watched| Some((watched, known(watched)?))) {
+        let pid = watched.process.pid.to_string();
+        for (kind, bytes) in &grown.now {
+            rows.sample(&[("pid", &pid), ("comm", &watched.process.comm), ("kind", kind.name())], bytes);
+        }
+    }
+    let help = "Growth of resident memory that each cause explains, while the last profile was taken.";
+    let mut causes = Family::new(out, "jjleak_process_growth_cause_bytes", "gauge", help);
+    for (watched, grown) in core.watcher.iter().filter_map(|watched| Some((watched, known(watched)?))) {
+        let pid = watched.process.pid.to_string();
+        for found in &grown.findings {
+            let cause = found.cause.name();
+            causes.sample(&[("pid", &pid), ("comm", &watched.process.comm), ("cause", cause)], found.bytes);
         }
     }
 }

@@ -19,7 +19,7 @@ use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
 use super::service;
 use crate::analyze::{Rules, Selection, SortBy};
-use crate::diagnosis::{ARENA_TIME, Growing};
+use crate::diagnosis::{ARENA_TIME, Growing, Grown};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
 use crate::profile::Profile;
@@ -155,8 +155,8 @@ pub enum Message {
         is_too_costly: bool,
         /// What the process runs: the main class or jar of a JVM, or the program.
         runs: Option<String>,
-        /// Growth while it was profiled, with its cause and the next step; `None` without growth, or if it could not be read.
-        growth: Option<String>,
+        /// Growth while it was profiled, with its cause and the next step; `None` if it could not be read.
+        growth: Option<Grown>,
     },
 }
 
@@ -246,7 +246,7 @@ impl Job {
                 push(&pusher, id, &history);
             }
             // The receiver is gone if the daemon has ended.
-            let growth = before.and_then(|before| before.grown()?.in_words());
+            let growth = before.and_then(|before| before.grown());
             let outcome = outcome.map(|()| last);
             let Order { pid, start_time, .. } = order;
             let is_too_costly = was_too_costly.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Growth of a process since a first scan of its memory.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub struct Grown {
     pub resident: i64,
     /// Changes by kind, the largest first.
     pub kinds: Vec<(Kind, i64)>,
+    /// Resident bytes by kind at the last scan.
+    pub now: BTreeMap<Kind, u64>,
     /// Causes; at least one.
     pub findings: Vec<Finding>,
 }
@@ -58,6 +61,7 @@ impl Growing {
             elapsed,
             resident: now.wrapping_sub(before),
             kinds: by_kind(&self.first, &last),
+            now: last.scan.by_kind(),
             findings: diagnose(&self.first, &last, elapsed, self.pid.number().get()),
         })
     }
@@ -144,6 +148,7 @@ mod tests {
             elapsed: Duration::from_secs(70),
             resident: 100 << 20,
             kinds: vec![(Kind::JavaHeap, 90 << 20), (Kind::MallocLive, 10 << 20)],
+            now: BTreeMap::new(),
             findings: vec![Finding {
                 cause,
                 bytes: 90 << 20,

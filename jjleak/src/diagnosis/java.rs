@@ -1,8 +1,8 @@
 //! Growth of a JVM's heap and classes.
 
 use super::{CAUSE, Cause, Finding, Growth, bytes, finding, share_of};
-use crate::memory::Kind;
-use crate::memory::hotspot::Classes;
+use crate::memory::hotspot::{Classes, DirectBuffers};
+use crate::memory::{Kind, ProcessScan};
 
 /// Committed heap is far above what is used in it if it is as many times as large.
 const COMMITTED_FAR_ABOVE: u64 = 3;
@@ -46,6 +46,30 @@ impl Growth<'_> {
             )
         };
         finding(Cause::JavaHeap, grown, evidence, &to_do)
+    }
+
+    /// Direct buffers that Java code keeps: native memory with a limit of its own.
+    pub(super) fn direct_buffers(&self) -> Option<Finding> {
+        let last = self.last.jvm.as_ref()?.direct.as_ref().ok()?;
+        let mut evidence = vec![format!(
+            "direct buffers: +{}, {} of at most {} in {} buffers",
+            bytes(self.direct_grown()),
+            bytes(last.reserved),
+            bytes(last.most),
+            last.count
+        )];
+        evidence
+            .extend(last.netty.ok().filter(|own| *own > 0).map(|own| format!("Netty's own: {}", bytes(own))));
+        finding(Cause::DirectBuffers, self.direct_grown(), evidence, &self.profile())
+    }
+
+    /// Resident growth that direct buffers explain.
+    pub(super) fn direct_grown(&self) -> u64 {
+        let held = |direct: &DirectBuffers| direct.reserved.saturating_add(direct.netty.unwrap_or(0));
+        let of = |scan: &ProcessScan| Some(held(scan.jvm.as_ref()?.direct.as_ref().ok()?));
+        // A buffer class that is loaded between the scans had nothing before.
+        let (before, now) = (of(self.first).unwrap_or(0), of(self.last).unwrap_or(0));
+        now.saturating_sub(before).min(self.of(&[Kind::MallocLive, Kind::Anonymous, Kind::Brk]))
     }
 
     pub(super) fn classes(&self) -> Option<Finding> {

@@ -7,10 +7,11 @@ use crate::memory::Kind;
 const ARENAS_PER_CPU: usize = 8;
 
 impl Growth<'_> {
-    /// Chunks in use grow.
+    /// Chunks in use grow; direct buffers are a cause of their own.
     pub(super) fn native(&self) -> Option<Finding> {
         let (first, last) = (self.first.malloc.as_ref()?, self.last.malloc.as_ref()?);
         let grown = last.live.bytes.saturating_sub(first.live.bytes).min(self.of(&[Kind::MallocLive]));
+        let grown = grown.saturating_sub(self.direct_grown());
         let more = last.live.count.saturating_sub(first.live.count);
         let evidence = vec![format!("chunks in use: +{} in {more} more chunks", bytes(grown))];
         finding(Cause::NativeLeak, grown, evidence, &self.profile())

@@ -42,6 +42,8 @@ pub enum Cause {
     JavaHeap,
     /// The Java heap has grown beyond what is used in it.
     HeapPolicy,
+    /// Direct buffers of Java code.
+    DirectBuffers,
     /// Classes and their loaders.
     ClassLoaders,
     /// Threads.
@@ -82,6 +84,7 @@ impl Cause {
             Self::JavaHeap => "java_heap",
             Self::HeapPolicy => "heap_policy",
             Self::MappedAgain => "mapped_again",
+            Self::DirectBuffers => "direct_buffers",
             Self::ClassLoaders => "class_loaders",
             Self::Threads => "threads",
             Self::SharedMemory => "shared_memory",
@@ -105,6 +108,7 @@ impl Cause {
             Self::JavaHeap => "Java heap",
             Self::HeapPolicy => "Java heap that is committed and not used",
             Self::MappedAgain => "pages that are mapped elsewhere, too",
+            Self::DirectBuffers => "direct buffers of Java code",
             Self::ClassLoaders => "classes and class loaders",
             Self::Threads => "threads",
             Self::SharedMemory => "shared memory",
@@ -182,6 +186,7 @@ impl Growth<'_> {
     fn of_process(&self, grown: u64) -> Vec<Finding> {
         let found = [
             self.native(),
+            self.direct_buffers(),
             self.retention(),
             self.java_heap(),
             self.classes(),

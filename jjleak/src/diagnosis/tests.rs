@@ -1,6 +1,6 @@
 use super::*;
 use crate::memory::glibc::{Chunks, Free, Usage};
-use crate::memory::hotspot::{Classes, JavaHeap, JvmMemory, Metaspace, Unknown};
+use crate::memory::hotspot::{Classes, DirectBuffers, JavaHeap, JvmMemory, Metaspace, Unknown};
 use crate::memory::{Row, Scan};
 
 const MIB: u64 = 1 << 20;
@@ -19,6 +19,8 @@ fn scan(rows: &[(Kind, &str, u64)]) -> ProcessScan {
         arenas: Some(1),
         cpus: 4,
         threads: 4,
+        page_tables: 0,
+        limit: None,
         control_group: None,
         unknown: Vec::new(),
     }
@@ -52,6 +54,7 @@ fn jvm(heap: JavaHeap) -> JvmMemory {
         visible_threads: Err(unknown),
         card_table: Err(unknown),
         cds: Err(unknown),
+        direct: Err(unknown),
     }
 }
 
@@ -92,6 +95,33 @@ fn a_java_heap_that_is_committed_and_not_used_is_a_matter_of_its_options() {
     assert_eq!(causes(&with(40, 60, 30, 60), &with(290, 900, 280, 800)), [Cause::JavaHeap], "it is kept");
     let before_a_collection = (with(40, 1_000, 0, 60), with(240, 1_000, 0, 260));
     assert_eq!(causes(&before_a_collection.0, &before_a_collection.1), [Cause::JavaHeap]);
+}
+
+#[test]
+fn direct_buffers_are_a_cause_of_their_own_and_no_native_leak() {
+    let with = |live, reserved: u64| {
+        let unknown = Err(Unknown::Undescribed);
+        let heap = JavaHeap {
+            collector: Ok("G1"),
+            reserved: Err(Unknown::Undescribed),
+            used: unknown,
+            committed: unknown,
+            used_after_collection: unknown,
+        };
+        let direct = DirectBuffers {
+            reserved: reserved * MIB,
+            capacity: 0,
+            count: 9,
+            most: 512 * MIB,
+            netty: unknown,
+        };
+        ProcessScan { jvm: Some(JvmMemory { direct: Ok(direct), ..jvm(heap) }), ..with_malloc(live, 2) }
+    };
+    assert_eq!(causes(&with(10, 5), &with(110, 100)), [Cause::DirectBuffers]);
+    assert_eq!(causes(&with(10, 5), &with(110, 55)), [Cause::NativeLeak, Cause::DirectBuffers]);
+    assert_eq!(causes(&with(10, 5), &with(110, 6)), [Cause::NativeLeak]);
+    let found = diagnose(&with(10, 5), &with(110, 100), Duration::from_secs(30), 42);
+    assert_eq!(found[0].evidence, ["direct buffers: +95.0 MiB, 100.0 MiB of at most 512.0 MiB in 9 buffers"]);
 }
 
 #[test]

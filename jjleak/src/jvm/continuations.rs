@@ -8,6 +8,7 @@ use jjleak_common::jvm::{Colours, Continuations, MAX_HEADER_BYTES, barrier};
 
 use super::Memory;
 use super::description::flags;
+use super::shifted::Shifted;
 use super::structs::{Field, Structs};
 use super::zgc::{KnownColours, ZgcLayout};
 
@@ -58,28 +59,6 @@ pub(super) struct ContinuationLayout {
     colours: ZgcLayout,
 }
 
-/// Addresses of a compressed pointer's base and shift.
-#[derive(Debug)]
-struct Shifted {
-    base: u64,
-    shift: u64,
-}
-
-impl Shifted {
-    fn of(structs: &Structs, structure: &str, before: &str) -> Option<Self> {
-        let address = |name: &str| {
-            let nested = format!("{before}.{name}");
-            structs.address(&[(structure, name), (structure, &nested)]).ok()
-        };
-        Some(Self { base: address("_base")?, shift: address("_shift")? })
-    }
-
-    fn read(&self, memory: &impl Memory) -> Option<(u64, u32)> {
-        let shift = u32::try_from(memory.number(self.shift, 4)?).ok().filter(|shift| *shift < u64::BITS)?;
-        Some((memory.pointer(self.base)?, shift))
-    }
-}
-
 impl ContinuationLayout {
     /// `None` for JVMs without virtual threads or without library symbols.
     pub(super) fn of(
@@ -108,8 +87,8 @@ impl ContinuationLayout {
             safepoint: safepoint?,
             safepoints: safepoints?,
             klass: structs.field(&[("oopDesc", "_metadata._klass")]).ok()?,
-            reference: Shifted::of(structs, "CompressedOops", "_narrow_oop")?,
-            narrow_klass: Shifted::of(structs, "CompressedKlassPointers", "_narrow_klass")?,
+            reference: Shifted::references(structs)?,
+            narrow_klass: Shifted::classes(structs)?,
             compressed: flag("UseCompressedOops"),
             compressed_classes: flag("UseCompressedClassPointers"),
             compact: flag("UseCompactObjectHeaders"),
@@ -222,8 +201,8 @@ mod tests {
             safepoint: 0x8888,
             safepoints: 0x9999,
             klass: Field { offset: 8, width: 8 },
-            reference: Shifted { base: at(20), shift: at(21) },
-            narrow_klass: Shifted { base: at(22), shift: at(23) },
+            reference: Shifted::at(at(20), at(21)),
+            narrow_klass: Shifted::at(at(22), at(23)),
             compressed,
             compressed_classes,
             compact,

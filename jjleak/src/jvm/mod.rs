@@ -18,10 +18,11 @@ mod memory;
 mod methods;
 mod names;
 mod scopes;
+pub(crate) mod shifted;
 pub(crate) mod structs;
 #[cfg(test)]
 pub(crate) mod tests;
-mod unsigned5;
+pub(crate) mod unsigned5;
 mod zgc;
 
 use std::collections::HashMap;

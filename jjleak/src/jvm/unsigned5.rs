@@ -11,7 +11,7 @@ const SHIFT: u32 = 6;
 
 /// The byte values in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     /// All.
     WithZero,
     /// All except 0.
@@ -20,7 +20,7 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// The encoding of a JDK.
-    pub(super) const fn of_version(version: u64) -> Self {
+    pub(crate) const fn of_version(version: u64) -> Self {
         if version >= 19 { Self::WithoutZero } else { Self::WithZero }
     }
 
@@ -34,13 +34,13 @@ impl Encoding {
 
 /// Decoder for consecutive numbers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Numbers<'a> {
+pub(crate) struct Numbers<'a> {
     bytes: &'a [u8],
     encoding: Encoding,
 }
 
 impl<'a> Numbers<'a> {
-    pub(super) const fn new(bytes: &'a [u8], encoding: Encoding) -> Self {
+    pub(crate) const fn new(bytes: &'a [u8], encoding: Encoding) -> Self {
         Self { bytes, encoding }
     }
 
@@ -52,7 +52,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// The next number.
-    pub(super) fn next(&mut self) -> Option<u32> {
+    pub(crate) fn next(&mut self) -> Option<u32> {
         let excluded = self.encoding.excluded();
         let last_below = BYTE_VALUES - excluded - MORE;
         let mut sum = 0u32;

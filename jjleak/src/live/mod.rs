@@ -5,6 +5,7 @@
 
 mod error;
 mod keyboard;
+mod memory_scans;
 mod terminal;
 mod view;
 mod viewer;

@@ -14,6 +14,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 use super::Error;
 use super::keyboard::Keyboard;
+use super::memory_scans::{MemoryScans, Scanned};
 use super::terminal::Terminal;
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::error_chain::chain;
@@ -43,6 +44,7 @@ pub(super) struct LiveView {
     /// Restored when dropped.
     terminal: Terminal,
     keyboard: Keyboard,
+    scans: MemoryScans,
     /// SIGCONT: jjleak continues after a stop, during which the shell has written to the terminal.
     resumed: unix::Signal,
     /// SIGWINCH: the terminal has a new size.
@@ -97,6 +99,7 @@ impl LiveView {
             top: Top::new(about),
             terminal: Terminal::take()?,
             keyboard: Keyboard::new()?,
+            scans: MemoryScans::start()?,
             resumed,
             resized,
             meter: Meter::new(),
@@ -126,6 +129,7 @@ impl LiveView {
         }
         self.pause = pause(usual(&self.spent), self.interval);
         self.top.set_interval(self.pause.unwrap_or(self.interval));
+        self.scan();
         self.draw()
     }
 
@@ -162,6 +166,7 @@ impl LiveView {
                     Some(key) => self.press(key),
                     None => return Leave::IsGone,
                 },
+                Some(scanned) = self.scans.next() => self.show_memory(scanned).map(|()| true),
                 _ = self.resized.recv() => self.draw().map(|()| true),
                 _ = self.resumed.recv() => self.take_again().map(|()| true),
                 () = at(self.noticed.leaves_at()) => self.clear_notice().map(|()| true),
@@ -194,9 +199,21 @@ impl LiveView {
                 self.take_again()?;
             }
             Some(Request::Redraw) => self.take_again()?,
-            None => {}
+            None => self.scan(),
         }
         self.draw().map(|()| true)
+    }
+
+    /// Requests a scan of the process whose memory is shown.
+    fn scan(&self) {
+        if let Some(pid) = self.top.memory_of() {
+            self.scans.request(pid);
+        }
+    }
+
+    fn show_memory(&mut self, Scanned { pid, lines }: Scanned) -> io::Result<()> {
+        self.top.set_memory(pid, lines);
+        self.draw()
     }
 
     /// Removes the notice.

@@ -19,6 +19,8 @@ pub enum Kind {
     Cds,
     /// Stacks of threads.
     ThreadStacks,
+    /// Direct buffers of Java code; their pages are malloc's.
+    DirectBuffers,
     /// Chunks of malloc that the program uses.
     MallocLive,
     /// Chunks of malloc that are free.
@@ -51,6 +53,7 @@ impl Kind {
             Self::Gc => "gc",
             Self::Cds => "cds",
             Self::ThreadStacks => "thread_stacks",
+            Self::DirectBuffers => "direct_buffers",
             Self::MallocLive => "malloc_live",
             Self::MallocFree => "malloc_free",
             Self::MallocCache => "malloc_cache",
@@ -74,6 +77,7 @@ impl Kind {
             Self::Gc => "garbage collector",
             Self::Cds => "class data archive",
             Self::ThreadStacks => "thread stacks",
+            Self::DirectBuffers => "direct buffers",
             Self::MallocLive => "malloc, in use",
             Self::MallocFree => "malloc, free",
             Self::MallocCache => "malloc, cached",

@@ -13,7 +13,7 @@ use super::scan::areas;
 use super::{Claim, Kind, Row, Scan, Use, stacks, uses};
 use crate::file_content::Content;
 use crate::jvm::{self, Memory, ProcessMemory, Symbols};
-use crate::processes::{Error, GroupMemory, Mapping, ModuleFiles, ModuleTable, Pid};
+use crate::processes::{Error, GroupMemory, Mapping, MemoryLimit, ModuleFiles, ModuleTable, Pid};
 
 /// Resident memory of a process, and what is known of its use.
 #[derive(Debug, Clone)]
@@ -30,6 +30,10 @@ pub struct ProcessScan {
     pub cpus: usize,
     /// Number of threads.
     pub threads: usize,
+    /// Bytes of page tables, which RSS does not contain.
+    pub page_tables: u64,
+    /// The limit with the least memory left, of the control group or of the machine.
+    pub limit: Option<MemoryLimit>,
     /// Memory of the control group, if there is one.
     pub control_group: Option<GroupMemory>,
     /// Structures that could not be read, with the reasons.
@@ -77,7 +81,18 @@ impl ProcessScan {
         }
         let control_group = GroupMemory::of(pid);
         let cpus = online_cpus().map_or(1, |cpus| cpus.len());
-        Ok(Self { scan, jvm, malloc, arenas: number, cpus, threads: threads(pid), control_group, unknown })
+        Ok(Self {
+            scan,
+            jvm,
+            malloc,
+            arenas: number,
+            cpus,
+            threads: threads(pid),
+            page_tables: page_tables(pid),
+            limit: MemoryLimit::of(pid),
+            control_group,
+            unknown,
+        })
     }
 }
 
@@ -174,6 +189,13 @@ fn divide(rows: &mut Vec<Row>, from: Kind, to: Kind, bytes: u64) {
     rows.push(Row { kind: to, name, resident: bytes });
     rows.retain(|row| row.resident > 0);
     rows.sort_by_key(|row| std::cmp::Reverse(row.resident));
+}
+
+/// `VmPTE` of `/proc/PID/status`, which is in KiB; 0 if it cannot be read.
+fn page_tables(pid: Pid) -> u64 {
+    let status = std::fs::read_to_string(pid.proc_file("status")).unwrap_or_default();
+    let number = status.lines().find_map(|line| line.strip_prefix("VmPTE:")?.trim().strip_suffix(" kB"));
+    number.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() << 10
 }
 
 fn threads(pid: Pid) -> usize {

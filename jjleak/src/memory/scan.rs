@@ -1,10 +1,11 @@
 //! Scan of a process: reads `/proc`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 
 use super::glibc::ProcessPages;
-use super::{Area, Claim, Row, parse_smaps, rows};
+use super::{Area, Claim, Kind, Row, parse_smaps, rows};
 use crate::processes::{Error, Pid};
 
 /// Maximum length of `smaps`: 65,530 mappings (the default of `vm.max_map_count`) with about 1 KiB each.
@@ -43,6 +44,16 @@ impl Scan {
             swapped: sum(|area| area.swapped),
             rows,
         })
+    }
+
+    /// Resident bytes by kind.
+    #[must_use]
+    pub fn by_kind(&self) -> BTreeMap<Kind, u64> {
+        let mut sums = BTreeMap::new();
+        for row in &self.rows {
+            *sums.entry(row.kind).or_default() += row.resident;
+        }
+        sums
     }
 }
 

@@ -32,6 +32,7 @@ mod running;
 mod saved_mappings;
 mod starts;
 mod threads;
+mod wanted;
 mod width;
 
 pub use cpu::cpu_time;
@@ -55,4 +56,5 @@ pub use running::{pids, running};
 pub use saved_mappings::SavedMappings;
 pub use starts::{Started, Starts};
 pub use threads::{has_call_filter, is_alive, living_thread, thread_name};
+pub use wanted::Wanted;
 pub use width::Narrow;

@@ -39,6 +39,7 @@ pub(crate) use counters::losses;
 pub use difference::render_difference;
 pub use dot::GraphLimits;
 pub use findings::{headline, leaks};
+pub(crate) use html::plain_page;
 pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;

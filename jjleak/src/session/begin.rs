@@ -1,10 +1,10 @@
 //! Start of a run: attaches to the processes.
 
-use super::watch::{Wanted, Watch};
+use super::watch::Watch;
 use super::{Error, Notice, Observer, Plan, Session, Step, Summary, Target};
 use crate::attach::{self, Following};
 use crate::error_chain::chain;
-use crate::processes::{Launch, Pid, Process};
+use crate::processes::{Launch, Pid, Process, Wanted};
 
 /// Fails if the kernel or the privileges do not suffice for the plan.
 pub(super) fn preflight(plan: &Plan) -> Result<(), Error> {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::watch::{Wanted, Watch};
+use super::watch::Watch;
 use super::{AllocatorChoice, Error, Listing, runtime};
 use crate::attach::{self, Measuring, Programs, Settings};
 use crate::cost::Estimate;
-use crate::processes::{self, Pid, Process, cpu_time};
+use crate::processes::{self, Pid, Process, Wanted, cpu_time};
 use crate::profile::Coverage;
 
 /// Counts the calls of a process for a while, at most until Ctrl-C. `counting` is called when counting has begun. Blocks.

@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::Top;
 use super::order::Filter;
 use super::screen::{List, Scope, Screen};
-use super::snapshot::Row;
+use super::snapshot::{ProcessKey, Row};
 use super::tree::{Icicle, Place, Tile};
 use crate::render::Value;
 
@@ -33,7 +33,7 @@ const fn help(keys: &'static str, does: &'static str) -> Help {
 }
 
 /// All keys.
-pub(super) const HELP: [Help; 15] = [
+pub(super) const HELP: [Help; 16] = [
     help("↑ ↓ PgUp PgDn Home End", "move (also k j g G)"),
     help("Enter →", "open: process, call site, stack (also l)"),
     help("Esc ←", "back (also h and Backspace)"),
@@ -42,6 +42,7 @@ pub(super) const HELP: [Help; 15] = [
     help("/", "filter rows (Esc clears); in the tree, find a function"),
     help("b", "switch between bytes and objects"),
     help("t", "tree of call paths; Enter zooms in, Esc out"),
+    help("m", "resident memory of the process by use, and what grows"),
     help("n p", "next or previous stack of a call site"),
     help("a", "call sites of all processes"),
     help("Space f", "freeze or resume"),
@@ -80,6 +81,7 @@ impl Top {
             }
             KeyCode::Esc | KeyCode::Backspace => self.go_back(),
             KeyCode::Char('t') => self.show_tree(),
+            KeyCode::Char('m') => self.show_memory(),
             code => self.press_in_screen(code),
         }
         None
@@ -176,11 +178,48 @@ impl Top {
         self.screens.push(Screen::Tree { of, zoom: Vec::new(), selected: Vec::new() });
     }
 
+    /// Shows the memory of the selected process, or of the one that is shown.
+    fn show_memory(&mut self) {
+        if matches!(self.screen(), Screen::Memory { .. }) {
+            self.go_back();
+            return;
+        }
+        let of_row = || self.selected_row().map(|row| row.key.process);
+        let process = match (self.screen(), self.screen().scope()) {
+            (Screen::Processes(_) | Screen::Sites { of: None, .. }, _) => of_row(),
+            (_, Scope::Process(process)) => Some(process),
+            (_, Scope::Site(site)) => Some(site.process),
+            (_, Scope::Everything) => None,
+        };
+        let only = || match &self.shown_snapshot().profiles[..] {
+            [profile] => Some(ProcessKey::of(&profile.process)),
+            _ => None,
+        };
+        if let Some(of) = process.or_else(only) {
+            self.screens.push(Screen::Memory { of, scroll: 0 });
+        }
+    }
+
+    fn press_in_memory(&mut self, code: KeyCode) {
+        let (page, last) = (self.page, self.memory.lines.len().saturating_sub(1));
+        let Screen::Memory { scroll, .. } = self.screen_mut() else { return };
+        match code {
+            KeyCode::Down | KeyCode::Char('j') => *scroll = (*scroll + 1).min(last),
+            KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
+            KeyCode::PageDown => *scroll = (*scroll + page).min(last),
+            KeyCode::PageUp => *scroll = scroll.saturating_sub(page),
+            KeyCode::Home | KeyCode::Char('g') => *scroll = 0,
+            KeyCode::Left | KeyCode::Char('h') => self.go_back(),
+            _ => {}
+        }
+    }
+
     fn press_in_screen(&mut self, code: KeyCode) {
         match self.screen() {
             Screen::Processes(_) | Screen::Sites { .. } => self.press_in_list(code),
             Screen::Site { .. } => self.press_in_site(code),
             Screen::Tree { .. } => self.press_in_tree(code),
+            Screen::Memory { .. } => self.press_in_memory(code),
         }
     }
 
@@ -237,7 +276,7 @@ impl Top {
             Screen::Sites { list, .. } => {
                 list.selected = row.and_then(|row| snapshot.sites.get(*row)).map(|row| row.key);
             }
-            Screen::Site { .. } | Screen::Tree { .. } => {}
+            Screen::Site { .. } | Screen::Tree { .. } | Screen::Memory { .. } => {}
         }
         self.sort_and_filter();
     }
@@ -247,7 +286,7 @@ impl Top {
         match self.screen_mut() {
             Screen::Processes(list) => list.selected = None,
             Screen::Sites { list, .. } => list.selected = None,
-            Screen::Site { .. } | Screen::Tree { .. } => {}
+            Screen::Site { .. } | Screen::Tree { .. } | Screen::Memory { .. } => {}
         }
         self.sort_and_filter();
     }

@@ -34,7 +34,7 @@ use crate::analyze::call_sites;
 use crate::profile::{Basis, Profile, StackProfile};
 use crate::render::Value;
 use screen::{List, Scope, Screen};
-use snapshot::{Previous, Row, Snapshot};
+use snapshot::{Previous, ProcessKey, Row, Snapshot};
 use theme::Theme;
 use tree::Icicle;
 
@@ -107,6 +107,14 @@ pub struct Top {
     /// Number of list rows that fit on the screen.
     page: usize,
     icicle: Icicle,
+    memory: MemoryLines,
+}
+
+/// Report on the memory of a process.
+#[derive(Debug, Default)]
+struct MemoryLines {
+    of: Option<ProcessKey>,
+    lines: Vec<String>,
 }
 
 impl Top {
@@ -140,6 +148,7 @@ impl Top {
             rows: Vec::new(),
             page: 1,
             icicle: Icicle::default(),
+            memory: MemoryLines::default(),
         }
     }
 
@@ -193,6 +202,24 @@ impl Top {
         notice.clone_into(&mut self.notice);
     }
 
+    /// PID of the process whose memory is shown.
+    #[must_use]
+    pub fn memory_of(&self) -> Option<u32> {
+        match self.screen() {
+            Screen::Memory { of, .. } => Some(of.pid),
+            _ => None,
+        }
+    }
+
+    /// Shows lines on the memory of a process, if it is the one whose memory is shown.
+    pub fn set_memory(&mut self, pid: u32, lines: Vec<String>) {
+        if let Screen::Memory { of, .. } = self.screen()
+            && of.pid == pid
+        {
+            self.memory = MemoryLines { of: Some(*of), lines };
+        }
+    }
+
     /// The shown stacks as a profile, and the value they are shown by.
     #[must_use]
     pub fn shown(&self) -> (Profile, Value) {
@@ -239,6 +266,10 @@ impl Top {
         };
         match self.screen() {
             Screen::Processes(_) | Screen::Sites { .. } => self.shown_rows().flat_map(of_row).collect(),
+            Screen::Memory { of, .. } => {
+                let stacks = self.stacks_of(Scope::Process(*of)).into_iter();
+                stacks.map(|(index, stack)| (index, stack.id)).collect()
+            }
             Screen::Site { key, .. } => snapshot.find_site(*key).into_iter().flat_map(of_row).collect(),
             Screen::Tree { of, zoom, .. } => {
                 let stacks = self.stacks_of(*of).into_iter();
@@ -292,7 +323,7 @@ impl Top {
                 };
                 (&snapshot.sites, indexes(&snapshot.sites, shows))
             }
-            Screen::Site { .. } | Screen::Tree { .. } => return,
+            Screen::Site { .. } | Screen::Tree { .. } | Screen::Memory { .. } => return,
         };
         order.sort_by(|a, b| {
             let order = sort.compare(value, &rows[*a], &rows[*b]);
@@ -308,7 +339,7 @@ impl Top {
                 let found = list.selected.and_then(|key| find(&|row| row.key == key));
                 list.scroll_to_selected(found, order.len(), self.page);
             }
-            Screen::Site { .. } | Screen::Tree { .. } => {}
+            Screen::Site { .. } | Screen::Tree { .. } | Screen::Memory { .. } => {}
         }
         self.rows = order;
     }

@@ -16,6 +16,8 @@ pub(super) enum Screen {
     Site { key: SiteKey, stack: usize, scroll: usize },
     /// The tree of call paths below `zoom`.
     Tree { of: Scope, zoom: Path, selected: Path },
+    /// What the memory of a process is used for.
+    Memory { of: ProcessKey, scroll: usize },
 }
 
 /// The part of a snapshot that a screen shows.
@@ -73,6 +75,7 @@ impl Screen {
             Self::Sites { of: Some(process), .. } => Scope::Process(*process),
             Self::Site { key, .. } => Scope::Site(*key),
             Self::Tree { of, .. } => *of,
+            Self::Memory { of, .. } => Scope::Process(*of),
         }
     }
 
@@ -81,7 +84,7 @@ impl Screen {
         match self {
             Self::Processes(list) => Some(&list.filter),
             Self::Sites { list, .. } => Some(&list.filter),
-            Self::Site { .. } | Self::Tree { .. } => None,
+            Self::Site { .. } | Self::Tree { .. } | Self::Memory { .. } => None,
         }
     }
 
@@ -89,7 +92,7 @@ impl Screen {
         match self {
             Self::Processes(list) => Some(&mut list.filter),
             Self::Sites { list, .. } => Some(&mut list.filter),
-            Self::Site { .. } | Self::Tree { .. } => None,
+            Self::Site { .. } | Self::Tree { .. } | Self::Memory { .. } => None,
         }
     }
 
@@ -98,7 +101,7 @@ impl Screen {
         match self {
             Self::Processes(list) => (list.index, list.offset),
             Self::Sites { list, .. } => (list.index, list.offset),
-            Self::Site { .. } | Self::Tree { .. } => (0, 0),
+            Self::Site { .. } | Self::Tree { .. } | Self::Memory { .. } => (0, 0),
         }
     }
 }

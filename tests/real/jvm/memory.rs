@@ -88,6 +88,9 @@ fn assert_as_the_beans_say(jdk: &Jdk, options: &[&str]) {
     let loaded = detail(&report, "metaspace", "classes_loaded").unwrap();
     let expected = before["classes"][0]..=after["classes"][0];
     assert!(expected.contains(&loaded), "{what}: {loaded} classes, {expected:?}");
+    let direct =
+        ["reserved_bytes", "capacity_bytes", "count"].map(|name| detail(&report, "direct_buffers", name));
+    assert_eq!(direct, [0, 1, 2].map(|at| Some(before["buffers direct"][at])), "{what}: {report}");
     let stacks = rows.iter().find(|row| row["name"] == "Java threads");
     assert!(stacks.is_some_and(|row| row["resident_bytes"].as_u64() > Some(0)), "{what}");
 }

@@ -3,6 +3,8 @@
 //! In: a JVM's memory, its library's symbols, and its mappings. Out: [`JvmMemory`]. Nothing runs in the JVM, and it is not
 //! stopped. A value that cannot be read, or is implausible, is unknown; none is estimated.
 
+mod classes;
+mod direct;
 mod heap;
 mod metaspace;
 mod present;
@@ -85,6 +87,21 @@ pub struct Classes {
     pub loaders: Reading<u64>,
 }
 
+/// Buffers of native memory that Java code allocates; part of malloc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectBuffers {
+    /// Bytes that `java.nio.Bits` has reserved for them.
+    pub reserved: u64,
+    /// Bytes that Java code can use.
+    pub capacity: u64,
+    /// Number.
+    pub count: u64,
+    /// Maximum capacity: `-XX:MaxDirectMemorySize`, otherwise the maximum of the Java heap.
+    pub most: u64,
+    /// Bytes that Netty has allocated without `java.nio.Bits`.
+    pub netty: Reading<u64>,
+}
+
 /// A code heap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeHeapMemory {
@@ -128,6 +145,8 @@ pub struct JvmMemory {
     pub card_table: Reading<Range<u64>>,
     /// Mapped regions of the archive of class data sharing.
     pub cds: Reading<Vec<Range<u64>>>,
+    /// Direct buffers.
+    pub direct: Reading<DirectBuffers>,
 }
 
 impl JvmMemory {
@@ -160,6 +179,7 @@ impl JvmMemory {
             visible_threads: number("java.threads.live"),
             card_table: structures::card_table(&reader),
             cds: structures::cds(&reader),
+            direct: direct::read(&reader),
         })
     }
 

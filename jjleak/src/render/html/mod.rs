@@ -31,14 +31,7 @@ fn page(profile: &Profile, options: &Options, data: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy());
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="referrer" content="no-referrer";
-                title { "jjleak: " (printable(&profile.process.to_string())) }
-                style { (PreEscaped(STYLE)) }
-            }
+            (head_of(&profile.process.to_string()))
             body {
                 (head(profile, options))
                 main {
@@ -53,13 +46,46 @@ fn page(profile: &Profile, options: &Options, data: &Markup) -> Markup {
                     (sections::counted(profile))
                     (sections::measured(profile))
                 }
-                footer { "Written by " (super::TOOL) ". This page is whole: it loads nothing from anywhere." }
+                (footer())
                 #tip role="tooltip" hidden {}
                 script type="application/json" id="data" { (data) }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
     }
+}
+
+/// A page without a script, in the same style.
+pub(crate) fn plain_page(title: &str, header: &Markup, main: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head_of(title))
+            body {
+                header { p.brand { "jjleak" } (header) }
+                main { (main) }
+                (footer())
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn head_of(title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta http-equiv="Content-Security-Policy" content=(policy());
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="referrer" content="no-referrer";
+            title { "jjleak: " (printable(title)) }
+            style { (PreEscaped(STYLE)) }
+        }
+    }
+}
+
+fn footer() -> Markup {
+    html! { footer { "Written by " (super::TOOL) ". This page is whole: it loads nothing from anywhere." } }
 }
 
 /// Content security policy: only the page's own script and style.

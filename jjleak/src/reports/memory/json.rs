@@ -14,7 +14,8 @@ const SCHEMA: u32 = 1;
 #[must_use]
 pub fn json(report: &MemoryReport<'_>) -> String {
     let scan = &report.scan.scan;
-    let rows: Vec<_> = report.changes().iter().map(|change| row(report.scan, change)).collect();
+    let rows = report.changes().iter().map(|change| row(report.scan, change)).collect::<Vec<_>>();
+    let rows: Vec<_> = rows.into_iter().chain(direct_buffers(report.scan)).collect();
     let document = value!({
         "schema": SCHEMA,
         "time": report.taken_at.to_string(),
@@ -28,6 +29,12 @@ pub fn json(report: &MemoryReport<'_>) -> String {
         "grown_bytes": report.grown(),
         "pss_bytes": scan.proportional,
         "swap_bytes": scan.swapped,
+        "page_table_bytes": report.scan.page_tables,
+        "limit": report.scan.limit.as_ref().map(|limit| value!({
+            "is_cgroup": limit.is_cgroup,
+            "limit_bytes": limit.limit,
+            "available_bytes": limit.available,
+        })),
         "cgroup": report.scan.control_group.as_ref().map(group),
         "rows": rows,
         "diagnosis": report.findings().iter().map(finding).collect::<Vec<_>>(),
@@ -67,6 +74,22 @@ fn row(scan: &ProcessScan, change: &Change<'_>) -> Value {
         "grown_bytes": change.grown,
         "details": details(scan, change.kind),
     })
+}
+
+/// Direct buffers of a JVM. Their pages are counted as malloc's.
+fn direct_buffers(scan: &ProcessScan) -> Option<Value> {
+    let direct = scan.jvm.as_ref()?.direct.as_ref().ok()?;
+    let mut details = Map::new();
+    details.insert("reserved_bytes".to_owned(), direct.reserved.into());
+    details.insert("capacity_bytes".to_owned(), direct.capacity.into());
+    details.insert("max_bytes".to_owned(), direct.most.into());
+    details.insert("count".to_owned(), direct.count.into());
+    details.extend(direct.netty.ok().map(|bytes| ("netty_bytes".to_owned(), bytes.into())));
+    let kind = Kind::DirectBuffers;
+    let rest = value!({ "name": "", "resident_bytes": 0, "grown_bytes": 0 });
+    let mut row = value!({ "kind": kind.name(), "details": details });
+    row.as_object_mut()?.extend(rest.as_object().cloned().unwrap_or_default());
+    Some(row)
 }
 
 /// Known figures of a kind; unknown ones are left out.

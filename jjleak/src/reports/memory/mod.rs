@@ -1,6 +1,8 @@
 //! Reports on the resident memory of a process.
 
+mod html;
 mod json;
+mod table;
 mod text;
 
 use std::collections::BTreeMap;
@@ -12,7 +14,9 @@ use crate::diagnosis::{Finding, diagnose};
 use crate::memory::{Kind, ProcessScan};
 use crate::processes::Process;
 
+pub use html::{html, html_table};
 pub use json::json;
+pub use table::table;
 pub use text::text;
 
 /// A scan, and what has changed since the first one.
@@ -76,6 +80,9 @@ impl MemoryReport<'_> {
         self.first.map_or(0, |(first, _)| difference(self.scan.scan.resident, first.scan.resident))
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 fn difference(now: u64, before: u64) -> i64 {
     now.cast_signed().wrapping_sub(before.cast_signed())

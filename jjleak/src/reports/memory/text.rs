@@ -34,13 +34,17 @@ pub fn text(report: &MemoryReport<'_>) -> String {
         let resident = folded.iter().map(|change| change.resident).sum();
         let _ = writeln!(text, "  {:>11}  {} more rows", approximate(resident), folded.len());
     }
+    if let Some(line) = direct_buffers(report.scan) {
+        let _ = writeln!(text, "{line}");
+    }
     for unknown in &report.scan.unknown {
         let _ = writeln!(text, "unknown: {}", printable(unknown));
     }
     text
 }
 
-fn headline(report: &MemoryReport<'_>) -> String {
+/// The process, what is resident, and what has grown; a line each for that and for the rest.
+pub(super) fn headline(report: &MemoryReport<'_>) -> String {
     let process = report.process;
     let scan = &report.scan.scan;
     let mut line =
@@ -57,12 +61,18 @@ fn headline(report: &MemoryReport<'_>) -> String {
     }
     let _ = write!(
         line,
-        "\nPSS {}, swap {}, {} thread{}",
+        "\nPSS {}, swap {}, page tables {}, {} thread{}",
         approximate(scan.proportional),
         approximate(scan.swapped),
+        approximate(report.scan.page_tables),
         report.scan.threads,
         if report.scan.threads == 1 { "" } else { "s" }
     );
+    if let Some(limit) = &report.scan.limit {
+        let whose = if limit.is_cgroup { "its control group" } else { "the machine" };
+        let (left, all) = (approximate(limit.available), approximate(limit.limit));
+        let _ = write!(line, "; {whose} has {left} left of {all}");
+    }
     line.push('\n');
     line
 }
@@ -84,7 +94,7 @@ fn row(text: &mut String, report: &MemoryReport<'_>, change: &Change<'_>) {
 }
 
 /// Known figures of a kind besides its resident memory.
-fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
+pub(super) fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
     match kind {
         Kind::JavaHeap => {
             let heap = &scan.jvm.as_ref()?.heap;
@@ -99,6 +109,22 @@ fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
             .filter(|_| scan.malloc.as_ref().is_some_and(|usage| usage.free.trimmable > usage.free.kept)),
         _ => None,
     }
+}
+
+/// Direct buffers of a JVM, if there are any.
+pub(super) fn direct_buffers(scan: &ProcessScan) -> Option<String> {
+    let direct = scan.jvm.as_ref()?.direct.as_ref().ok()?;
+    let netty = direct.netty.ok().filter(|bytes| *bytes > 0);
+    if direct.count == 0 && netty.is_none() {
+        return None;
+    }
+    let netty = netty.map_or(String::new(), |bytes| format!("; Netty's own: {}", approximate(bytes)));
+    Some(format!(
+        "direct buffers (part of malloc): {} of at most {} in {} buffers{netty}",
+        approximate(direct.reserved),
+        approximate(direct.most),
+        grouped(direct.count)
+    ))
 }
 
 /// The end of a long name.

@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use jjleak_common::process::ProcessSlot;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Wanted;
 use super::earlier_runs::Program;
 use super::ended::Dead;
 use crate::attach::{BegunProgram, Following, Settings};
-use crate::processes::Process;
+use crate::processes::{Process, Wanted};
 
 /// The processes that come and go.
 pub(super) struct Lifecycle {

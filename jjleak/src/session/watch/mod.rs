@@ -34,7 +34,6 @@ mod threads;
 mod touched;
 mod unfinished;
 mod update;
-mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::RawFd;
@@ -47,7 +46,7 @@ use jjleak_common::unwind::CodeSeen;
 use crate::attach::{Attachment, Drained, Following, PendingHints, Settings, now_ns};
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
-use crate::processes::{Mapping, Pid};
+use crate::processes::{Mapping, Pid, Wanted};
 use crate::profile::Coverage;
 use crate::session::{AllocatorChoice, Error, Listing};
 use accounting::Accounting;
@@ -58,8 +57,6 @@ use lifecycle::Lifecycle;
 use process::Watched;
 use search_ahead::SearchAhead;
 use stacks::Stacks;
-
-pub(super) use wanted::Wanted;
 
 /// Inverse of the part of the process table that ended processes may fill until the next regular clearing.
 const CROWDED: usize = 4;

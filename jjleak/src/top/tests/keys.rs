@@ -266,3 +266,29 @@ fn call_sites_name_their_threads_and_a_filter_finds_them() {
     assert!(site.contains("allocated by poller (tid 4243)"), "{site}");
     assert!(site.contains("  poller (tid 4243)\n"), "its stack is below its thread: {site}");
 }
+
+#[test]
+fn m_shows_the_memory_of_the_process_and_goes_back() {
+    let mut top = view(Colors::Sixteen);
+    assert_eq!(top.memory_of(), None);
+    type_in(&mut top, "m");
+    let pid = top.memory_of().unwrap();
+    assert!(text(&mut top, USUAL).contains("Scanning the memory"));
+    top.set_memory(pid + 1, vec!["of another".to_owned()]);
+    assert!(!text(&mut top, USUAL).contains("of another"));
+    let rows = (0..60).map(|row| format!("  {row} MiB  row {row}"));
+    top.set_memory(pid, ["RSS 2.0 GiB".to_owned()].into_iter().chain(rows).collect());
+    let shown = text(&mut top, USUAL);
+    assert!(shown.contains("resident memory") && shown.contains("RSS 2.0 GiB"), "{shown}");
+    assert!(shown.contains("row 5") && !shown.contains("row 59"), "{shown}");
+    press(&mut top, KeyCode::PageDown);
+    press(&mut top, KeyCode::PageDown);
+    press(&mut top, KeyCode::PageDown);
+    assert!(text(&mut top, USUAL).contains("row 59"));
+    type_in(&mut top, "m");
+    assert_eq!(top.memory_of(), None);
+    type_in(&mut top, "m");
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(top.memory_of(), None);
+    assert!(selected(&mut top).contains("cache_insert"), "the list is as before");
+}

@@ -125,11 +125,11 @@ impl Top {
         match self.screen() {
             Screen::Processes(_) => {
                 keys.extend([("Enter", "call sites"), ("a", "all sites"), ("/", "filter"), ("s", "sort")]);
-                keys.extend([freeze, ("t", "tree"), ("b", "bytes/objects"), ("e", "SVG")]);
+                keys.extend([("m", "memory"), ("t", "tree"), freeze, ("b", "bytes/objects"), ("e", "SVG")]);
             }
             Screen::Sites { .. } => {
-                keys.extend([("Enter", "stack"), ("/", "filter"), ("s", "sort"), ("t", "tree")]);
-                keys.extend([freeze, ("b", "bytes/objects"), ("e", "SVG")]);
+                keys.extend([("Enter", "stack"), ("m", "memory"), ("/", "filter"), ("s", "sort")]);
+                keys.extend([("t", "tree"), freeze, ("b", "bytes/objects"), ("e", "SVG")]);
             }
             Screen::Site { .. } => {
                 keys.extend([("Esc", "back"), ("↑↓", "scroll"), ("n p", "stacks"), ("t", "tree"), freeze]);
@@ -139,6 +139,7 @@ impl Top {
                 keys.extend([("Esc", "back"), ("←↓↑→", "move"), ("Enter", "zoom"), ("/", "find"), freeze]);
                 keys.extend([("b", "bytes/objects"), ("e", "SVG")]);
             }
+            Screen::Memory { .. } => keys.extend([("Esc", "back"), ("↑↓", "scroll")]),
         }
         keys
     }

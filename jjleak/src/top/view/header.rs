@@ -58,7 +58,11 @@ impl Top {
         {
             place = format!("{place} › {}", self.site_name(row));
         }
-        if matches!(self.screen(), Screen::Tree { .. }) { format!("{place} › tree") } else { place }
+        match self.screen() {
+            Screen::Tree { .. } => format!("{place} › tree"),
+            Screen::Memory { .. } => format!("{place} › resident memory"),
+            _ => place,
+        }
     }
 
     /// Right part of the title: state and time.

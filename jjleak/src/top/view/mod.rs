@@ -16,7 +16,7 @@ use ratatui::text::{Line, Span};
 
 use super::Top;
 use super::screen::Screen;
-use super::text::{cut_end, width};
+use super::text::{cut_end, safe, width};
 use super::theme::Theme;
 
 /// Minimum size of the terminal.
@@ -53,6 +53,22 @@ impl Top {
             Screen::Processes(_) | Screen::Sites { .. } => self.draw_table(area, buffer),
             Screen::Site { .. } => self.draw_site(area, buffer),
             Screen::Tree { .. } => self.draw_icicle(area, buffer),
+            Screen::Memory { .. } => self.draw_memory(area, buffer),
+        }
+    }
+
+    fn draw_memory(&mut self, area: Rect, buffer: &mut Buffer) {
+        self.page = area.height.into();
+        let Screen::Memory { of, scroll } = *self.screen() else { return };
+        if self.memory.of != Some(of) {
+            explain(buffer, area, "Scanning the memory of the process.", "");
+            return;
+        }
+        let lines = self.memory.lines.iter().skip(scroll);
+        for (y, line) in (area.top()..area.bottom()).zip(lines) {
+            let style = if line.starts_with(' ') { Style::new() } else { Theme::strong() };
+            let line = safe(line);
+            buffer.set_stringn(area.x, y, cut_end(&line, area.width.into()), area.width.into(), style);
         }
     }
 }

@@ -7,6 +7,8 @@ use tracing_subscriber::fmt;
 
 use super::*;
 use crate::daemon::profile::Take;
+use crate::diagnosis::{self, Cause};
+use crate::memory::Kind;
 use crate::profile::InWindows;
 
 /// Captures what this thread logs.
@@ -149,16 +151,34 @@ fn what_grew_and_is_no_leak_is_a_warning_with_its_cause() {
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let mut fixed = finding(pid, start_time);
     (fixed.leaking, fixed.judged) = (0, true);
-    let said = |growth: Option<&str>| {
-        let (outcome, growth) = (Ok(Some(fixed.clone())), growth.map(str::to_owned));
+    let said = |growth: Option<Grown>| {
+        let outcome = Ok(Some(fixed.clone()));
         let ended = Message::Ended { pid, start_time, outcome, is_too_costly: false, runs: None, growth };
         logged(|| fixture.shared.core().handle(ended))
     };
 
-    let grew = "it grew by 108.2 MiB in 15.1 s, mostly by Java heap";
-    let grown = said(Some(grew));
+    let grew = "it grew by 108.0 MiB in 15.0 s, mostly by Java heap";
+    let finding = diagnosis::Finding {
+        cause: Cause::JavaHeap,
+        bytes: 100 << 20,
+        confidence: 0.9,
+        evidence: vec!["it survives collections".to_owned()],
+        to_do: "jcmd".to_owned(),
+    };
+    let grown = said(Some(Grown {
+        elapsed: Duration::from_secs(15),
+        resident: 108 << 20,
+        kinds: Vec::new(),
+        now: BTreeMap::from([(Kind::JavaHeap, 200 << 20)]),
+        findings: vec![finding],
+    }));
     assert!(grown.contains("WARN") && grown.contains("grows, but was not found to leak"), "{grown}");
     assert!(grown.contains(&format!("; {grew}")) && !grown.contains("not growing now"), "{grown}");
+    let metrics = metrics::of_processes(&fixture.shared.core());
+    let labels = format!("pid=\"{pid}\",comm=\"cat\"");
+    let row = format!("jjleak_process_memory_bytes{{{labels},kind=\"java_heap\"}} {}", 200 << 20);
+    let cause = format!("jjleak_process_growth_cause_bytes{{{labels},cause=\"java_heap\"}} {}", 100 << 20);
+    assert!(metrics.contains(&row) && metrics.contains(&cause), "{metrics}");
     let still = said(None);
     assert!(!still.contains("WARN") && still.contains("not growing now"), "{still}");
 }

@@ -1,12 +1,12 @@
-//! Selection of the processes to profile.
+//! Selection of processes.
 
 use regex::Regex;
 
-use crate::processes::{Process, is_own_child};
+use super::{Process, is_own_child};
 
 /// Rule that selects processes.
 #[derive(Debug, Clone)]
-pub(in crate::session) enum Wanted {
+pub enum Wanted {
     /// All but jjleak itself and its children.
     All,
     /// Those whose name, or executable's path, matches.
@@ -14,7 +14,9 @@ pub(in crate::session) enum Wanted {
 }
 
 impl Wanted {
-    pub(super) fn is_wanted(&self, process: &Process) -> bool {
+    /// Returns true if the rule selects a process.
+    #[must_use]
+    pub fn is_wanted(&self, process: &Process) -> bool {
         let is_own = process.pid.number().get() == std::process::id() || is_own_child(process.pid);
         !is_own
             && match self {
