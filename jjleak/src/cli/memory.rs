@@ -18,8 +18,9 @@ use crate::memory::ProcessScan;
 use crate::processes::{self, Pid, Process, Wanted, running};
 use crate::reports::memory::{MemoryReport, html, html_table, json, table, text};
 
-/// Maximum time for reading the arenas of malloc in each of many processes.
-const ARENA_TIME_OF_MANY: Duration = Duration::from_millis(50);
+/// Maximum time for reading the arenas of malloc in many processes: of all together, and of each once that is used up.
+const ARENA_TIME_OF_ALL: Duration = Duration::from_secs(2);
+const LEAST_ARENA_TIME: Duration = Duration::from_millis(20);
 
 /// Show what the resident memory of a process is used for, and what grows
 ///
@@ -109,9 +110,11 @@ fn scan_many(args: &MemoryArgs, wanted: &Wanted, waits: &Waits<'_>) -> Result<()
     args.follow(waits, |turn| {
         let mut unreadable = 0;
         let mut earlier = std::mem::take(&mut known);
+        let begun = Instant::now();
         for process in running().filter(|process| wanted.is_wanted(process)) {
             let before = earlier.iter().position(|scanned| scanned.process == process);
-            match (ProcessScan::of(process.pid, ARENA_TIME_OF_MANY), before) {
+            let arena_time = ARENA_TIME_OF_ALL.saturating_sub(begun.elapsed()).max(LEAST_ARENA_TIME);
+            match (ProcessScan::of(process.pid, arena_time), before) {
                 (Ok(scan), Some(before)) => {
                     known.push(Scanned { last: Some(scan), ..earlier.swap_remove(before) });
                 }

@@ -119,3 +119,21 @@ fn pages_that_are_mapped_several_times_are_no_more_memory() {
     let causes: Vec<_> = last["diagnosis"].as_array().unwrap().iter().map(|it| &it["cause"]).collect();
     assert_eq!(causes[..2], ["shared_memory", "mapped_again"], "{last}");
 }
+
+#[test]
+fn processes_of_a_name_are_lines_of_a_table_and_a_page() {
+    let (process, _stdin) = leaking(8_000);
+    let name = compile::paced().to_str().unwrap();
+    let with_format =
+        |format| Ended::of(["memory", "--name", name, "2", "1", "--format", format]).assert_done().stdout;
+
+    let (table, page) = (with_format("text"), with_format("html"));
+
+    // The second table is the last part; other tests run the same program.
+    let (_, last) = table.rsplit_once("processes: RSS ").unwrap();
+    let pid = format!(" {} ", process.id());
+    let line = last.lines().find(|line| line.contains(&pid)).unwrap_or_else(|| panic!("{table}"));
+    assert!(line.contains('+') && line.contains("cause: native memory"), "{table}");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<!DOCTYPE").count() == 1, "{page}");
+    assert!(page.contains(&process.id().to_string()) && page.contains("cause: native memory"), "{page}");
+}

@@ -87,18 +87,19 @@ impl<'a, M: Memory> Classes<'a, M> {
         let mut found = [None; COUNT];
         let mut left = MAX_CLASSES;
         for loader in self.loaders()? {
-            let mut next = self.reader.field(loader, &[("ClassLoaderData", "_klasses")])?;
+            // A class whose description is not in memory ends the list of its loader; one whose name is not has never been asked for.
+            let mut next = self.reader.field(loader, &[("ClassLoaderData", "_klasses")]).unwrap_or(0);
             while next != 0 && left > 0 {
                 left -= 1;
-                let symbol = self.symbol(self.reader.field(next, &[("Klass", "_name")])?)?;
-                let known = names.iter().position(|name| symbol.is(name));
+                let name = self.reader.field(next, &[("Klass", "_name")]).and_then(|name| self.symbol(name));
+                let known = name.ok().and_then(|name| names.iter().position(|wanted| name.is(wanted)));
                 if let Some(found) = known.map(|index| &mut found[index]).filter(|found| found.is_none()) {
                     *found = Some(Class(next));
                 }
                 if found.iter().all(Option::is_some) {
                     return Ok(found);
                 }
-                next = self.reader.field(next, &[("Klass", "_next_link")])?;
+                next = self.reader.field(next, &[("Klass", "_next_link")]).unwrap_or(0);
             }
         }
         Ok(found)

@@ -21,7 +21,7 @@ pub fn html(report: &MemoryReport<'_>) -> String {
     let headline = headline(report);
     let header = markup! {
         h1 { (printable(&process.comm)) " " small { "pid " (process.pid) } }
-        p.sub { "memory at " (report.taken_at) }
+        p.sub { "memory at " (report.taken_at.strftime("%F %T UTC")) }
     };
     let (first, rest) = headline.split_once('\n').unwrap_or((&headline, ""));
     let main = markup! {
