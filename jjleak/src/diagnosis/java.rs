@@ -3,6 +3,7 @@
 use super::{CAUSE, Cause, Finding, Growth, bytes, finding, share_of};
 use crate::memory::hotspot::{Classes, DirectBuffers};
 use crate::memory::{Kind, ProcessScan};
+use crate::render::grouped;
 
 /// Committed heap is far above what is used in it if it is as many times as large.
 const COMMITTED_FAR_ABOVE: u64 = 3;
@@ -56,7 +57,7 @@ impl Growth<'_> {
             bytes(self.direct_grown()),
             bytes(last.reserved),
             bytes(last.most),
-            last.count
+            grouped(last.count)
         )];
         evidence
             .extend(last.netty.ok().filter(|own| *own > 0).map(|own| format!("Netty's own: {}", bytes(own))));

@@ -13,7 +13,9 @@ impl Growth<'_> {
         let grown = last.live.bytes.saturating_sub(first.live.bytes).min(self.of(&[Kind::MallocLive]));
         let grown = grown.saturating_sub(self.direct_grown());
         let more = last.live.count.saturating_sub(first.live.count);
-        let evidence = vec![format!("chunks in use: +{} in {more} more chunks", bytes(grown))];
+        let is_counted = !first.is_by_lists && !last.is_by_lists;
+        let chunks = if is_counted { format!(" in {more} more chunks") } else { String::new() };
+        let evidence = vec![format!("chunks in use: +{}{chunks}", bytes(grown))];
         finding(Cause::NativeLeak, grown, evidence, &self.profile())
     }
 

@@ -41,6 +41,12 @@ pub fn rows(areas: &[Area], claims: &[Claim], pages: &impl Pages) -> io::Result<
             if left == 0 {
                 break;
             }
+            // All of the area's pages are the claim's: their number is known.
+            if range.start <= area.range.start && range.end >= area.range.end {
+                *sums.entry((claim.kind, claim.name.as_str())).or_default() += left;
+                left = 0;
+                break;
+            }
             states.clear();
             let claimed = range.start.max(area.range.start)..range.end.min(area.range.end);
             pages.states(claimed, &mut states)?;

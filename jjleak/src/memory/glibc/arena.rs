@@ -7,7 +7,7 @@ use super::pages::{PAGE, PageState, Pages, Residency};
 use crate::jvm::Memory;
 
 /// Pairs of links, one per bin (`NBINS - 1`): a bin without chunks links to itself.
-const BINS: u64 = 127;
+pub(super) const BINS: u64 = 127;
 const BINS_BYTES: u64 = BINS * 16;
 /// Bytes of the bitmap of bins, which follows them.
 const BINMAP_BYTES: u64 = 16;

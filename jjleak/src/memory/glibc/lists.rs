@@ -47,7 +47,7 @@ impl<'a, M: Memory, P: Pages> Lists<'a, M, P> {
     }
 
     /// The number at an address that is a multiple of 8.
-    fn word(&self, address: u64) -> Result<u64, Unknown> {
+    pub(super) fn word(&self, address: u64) -> Result<u64, Unknown> {
         let page = address & !(PAGE - 1);
         let slot = usize::try_from(page / PAGE).unwrap_or_default() % KEPT_PAGES;
         let mut kept = self.kept.borrow_mut();
@@ -56,6 +56,16 @@ impl<'a, M: Memory, P: Pages> Lists<'a, M, P> {
             kept[slot] = (page, self.reader.bytes(page, PAGE)?);
         }
         Ok(word(&kept[slot].1, address - page))
+    }
+
+    /// Ranges of the chunks in fastbins; each must be in one of the arena's ranges.
+    pub(super) fn fast_chunks(
+        &self,
+        heads: &[u64],
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Range<u64>>, Unknown> {
+        let chunks = self.fast(heads, ranges)?;
+        chunks.into_iter().map(|chunk| Ok(chunk..chunk + (self.word(chunk + 8)? & !FLAGS))).collect()
     }
 
     /// Chunks in fastbins, in ascending order; each must be in one of the arena's ranges.

@@ -320,3 +320,44 @@ fn an_arena_is_read_as_it_was_if_its_top_moves_all_the_time() {
     let frees = usage(&more, &few).unwrap();
     assert_eq!((frees.live, frees.bytes()), (Chunks { count: 2, bytes: 0x1040 }, 0x10000));
 }
+
+#[test]
+fn lists_of_free_chunks_say_the_same_as_a_walk_over_all() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use crate::jvm::ProcessMemory;
+    use crate::processes::Pid;
+
+    // Hundreds of free chunks between others, of all sizes, in a process that does nothing any more.
+    let script = "my @k = map { 'x' x (($_ * 37) % 9000) } 1..20000; \
+                  for (0..$#k) { undef $k[$_] if $_ % 3 == 0 || ($_ > 5000 && $_ < 5400) } $| = 1; print 'r'; <STDIN>";
+    let mut child = Command::new("perl")
+        .args(["-e", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let pid = Pid::new(child.id()).unwrap();
+    let (memory, pages) = (ProcessMemory::open(pid).unwrap(), ProcessPages::open(pid).unwrap());
+    let maps = Mapping::all(pid).unwrap();
+    let scan = Scan { reader: Reader { memory: &memory, pages: &pages }, maps: &maps };
+    let (layout, ring) = scan.reader.arenas(&data(&maps)).unwrap();
+    let header = scan.reader.header(ring[0], layout).unwrap();
+    let segments = scan.segments(&header, true).unwrap();
+    let ranges: Vec<_> = segments.iter().map(|segment| segment.range.clone()).collect();
+
+    let walked = scan.walk(&header, &segments, &ranges, &mut Vec::new()).unwrap();
+    let listed = scan.listed(&header, &segments, &ranges).unwrap().unwrap();
+
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(walked.binned.count > 100 && listed.is_by_lists, "{walked:?}");
+    assert_eq!(listed.live.bytes, walked.live.bytes, "neither knows what thread caches have");
+    assert_eq!((listed.binned, listed.fast, listed.top), (walked.binned, walked.fast, walked.top));
+    assert_eq!((listed.bytes(), listed.overhead), (walked.bytes(), walked.overhead));
+    // A walk merges chunks of fastbins with their neighbours, as a trim does.
+    assert!(listed.free.trimmable <= walked.free.trimmable, "{listed:?} {walked:?}");
+    assert_eq!(listed.free.resident(), walked.free.resident());
+}

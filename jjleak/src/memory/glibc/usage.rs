@@ -1,6 +1,8 @@
 //! Use of the bytes of arenas.
 
-use std::ops::{AddAssign, SubAssign};
+use std::ops::{AddAssign, Range, SubAssign};
+
+use super::pages::Residency;
 
 /// Chunks and their bytes, headers included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Usage {
     pub top: u64,
     /// Bytes of the allocator's own structures.
     pub overhead: u64,
+    /// True if the chunks in use were not counted: their bytes are those that are not free. Chunks in thread caches are among them.
+    pub is_by_lists: bool,
 }
 
 impl Usage {
@@ -85,6 +89,26 @@ impl Usage {
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.live.bytes + self.cached.bytes + self.free.bytes() + self.overhead
+    }
+}
+
+impl Free {
+    /// Adds the bytes of free chunks, of which a trim gives back these pages.
+    pub(super) fn add(&mut self, residency: &Residency, free: Range<u64>, pages: Range<u64>) {
+        let all = residency.count(free);
+        let trimmable = residency.count(pages).resident;
+        self.trimmable += trimmable;
+        self.pinned += all.resident - trimmable;
+        self.absent += all.absent;
+        self.swapped += all.swapped;
+    }
+
+    /// Adds the bytes at the top of an arena that a trim keeps.
+    pub(super) fn add_kept(&mut self, residency: &Residency, free: Range<u64>) {
+        let free = residency.count(free);
+        self.kept += free.resident;
+        self.absent += free.absent;
+        self.swapped += free.swapped;
     }
 }
 
@@ -96,6 +120,7 @@ impl AddAssign for Usage {
         self.fast += other.fast;
         self.top += other.top;
         self.overhead += other.overhead;
+        self.is_by_lists |= other.is_by_lists;
         let (sum, free) = (&mut self.free, other.free);
         sum.trimmable += free.trimmable;
         sum.pinned += free.pinned;

@@ -20,7 +20,7 @@ pub(super) const FLAGS: u64 = 7;
 /// Size of the smallest chunk that can be allocated (`MINSIZE`); smaller ones are fenceposts.
 const MIN_SIZE: u64 = 32;
 /// Size of a fencepost, and of a header.
-const HEADER: u64 = 16;
+pub(super) const HEADER: u64 = 16;
 /// Bytes at the start of a free chunk that a trim keeps (`sizeof (struct malloc_chunk)`).
 const LINKS: u64 = 48;
 /// Number of attempts to read a part of a heap before the part in front of it is read again, too.
@@ -224,20 +224,9 @@ impl<'a, M: Memory> Walk<'a, M> {
         state.free_from.get_or_insert(chunk);
     }
 
-    /// Counts free chunks between two in use. A trim first merges those in fastbins with their neighbours, then gives back the
-    /// pages behind the links.
     fn count_free(&self, usage: &mut Usage, free: Range<u64>) {
-        let pages = (free.start + LINKS).next_multiple_of(PAGE)..free.end & !(PAGE - 1);
-        self.count_pages(usage, free, pages);
-    }
-
-    fn count_pages(&self, usage: &mut Usage, free: Range<u64>, pages: Range<u64>) {
-        let all = self.residency.count(free);
-        let trimmable = self.residency.count(pages).resident;
-        usage.free.trimmable += trimmable;
-        usage.free.pinned += all.resident - trimmable;
-        usage.free.absent += all.absent;
-        usage.free.swapped += all.swapped;
+        let pages = returned(&free);
+        usage.free.add(self.residency, free, pages);
     }
 
     fn finish(&self, state: &mut State) {
@@ -252,17 +241,24 @@ impl<'a, M: Memory> Walk<'a, M> {
             }
             End::Top(_) => {
                 state.usage.top += size;
-                let free = self.residency.count(start..end);
-                state.usage.free.kept += free.resident;
-                state.usage.free.absent += free.absent;
-                state.usage.free.swapped += free.swapped;
+                state.usage.free.add_kept(self.residency, start..end);
             }
-            // `systrim` keeps one byte more than the smallest chunk, and gives back whole pages.
             End::Break(_) => {
                 state.usage.top += size;
-                let spare = (end - start).saturating_sub(MIN_SIZE + 1) & !(PAGE - 1);
-                self.count_pages(&mut state.usage, start..end, end - spare..end);
+                state.usage.free.add(self.residency, start..end, returned_at_top(&(start..end)));
             }
         }
     }
+}
+
+/// Pages of free chunks between two in use that a trim gives back: it first merges those in fastbins with their neighbours, then gives
+/// back what is behind the links.
+pub(super) const fn returned(free: &Range<u64>) -> Range<u64> {
+    (free.start + LINKS).next_multiple_of(PAGE)..free.end & !(PAGE - 1)
+}
+
+/// Pages at the program break that a trim gives back: `systrim` keeps one byte more than the smallest chunk.
+pub(super) const fn returned_at_top(free: &Range<u64>) -> Range<u64> {
+    let spare = (free.end - free.start).saturating_sub(MIN_SIZE + 1) & !(PAGE - 1);
+    free.end - spare..free.end
 }

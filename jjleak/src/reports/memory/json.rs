@@ -112,9 +112,9 @@ fn details(scan: &ProcessScan, kind: Kind) -> Map<String, Value> {
         }
         (Kind::MallocLive, _, Some(usage)) => {
             add("live_bytes", Some(usage.live.bytes));
-            add("live_chunks", Some(usage.live.count));
+            add("live_chunks", (!usage.is_by_lists).then_some(usage.live.count));
             add("pinned_free_bytes", Some(usage.free.pinned));
-            add("cached_bytes", Some(usage.cached.bytes));
+            add("cached_bytes", (!usage.is_by_lists).then_some(usage.cached.bytes));
         }
         (Kind::MallocFree, _, Some(usage)) => add("trimmable_bytes", Some(usage.free.trimmable)),
         _ => {}

@@ -102,7 +102,11 @@ pub(super) fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
             Some(format!("{} used of {} committed", approximate(used), approximate(committed)))
         }
         Kind::MallocLive => {
-            let live = &scan.malloc.as_ref()?.live;
+            let usage = scan.malloc.as_ref()?;
+            let live = &usage.live;
+            if usage.is_by_lists {
+                return Some(approximate(live.bytes));
+            }
             Some(format!("{} in {} chunks", approximate(live.bytes), grouped(live.count)))
         }
         Kind::MallocFree => Some("a trim would return most of it".to_owned())

@@ -64,10 +64,15 @@ impl Top {
             explain(buffer, area, "Scanning the memory of the process.", "");
             return;
         }
-        let lines = self.memory.lines.iter().skip(scroll);
-        for (y, line) in (area.top()..area.bottom()).zip(lines) {
-            let style = if line.starts_with(' ') { Style::new() } else { Theme::strong() };
-            let line = safe(line);
+        // Rows are cut, sentences are wrapped.
+        let lines = self.memory.lines.iter().flat_map(|line| {
+            let line = safe(line).into_owned();
+            let is_row = line.starts_with(' ');
+            let parts = if is_row { vec![line] } else { wrapped(&line, area.width.into()) };
+            parts.into_iter().map(move |part| (is_row, part))
+        });
+        for (y, (is_row, line)) in (area.top()..area.bottom()).zip(lines.skip(scroll)) {
+            let style = if is_row { Style::new() } else { Theme::strong() };
             buffer.set_stringn(area.x, y, cut_end(&line, area.width.into()), area.width.into(), style);
         }
     }
