@@ -48,7 +48,8 @@ impl Pages for ProcessPages {
     fn states(&self, range: Range<u64>, into: &mut Vec<PageState>) -> io::Result<()> {
         let mut at = range.start / PAGE;
         let last = range.end.div_ceil(PAGE);
-        let mut bytes = vec![0; PIECE * 8];
+        let most = usize::try_from(last.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
+        let mut bytes = vec![0; most * 8];
         while at < last {
             let count = usize::try_from(last - at).unwrap_or(PIECE).min(PIECE);
             let entries = &mut bytes[..count * 8];
