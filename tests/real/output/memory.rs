@@ -137,3 +137,36 @@ fn processes_of_a_name_are_lines_of_a_table_and_a_page() {
     assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<!DOCTYPE").count() == 1, "{page}");
     assert!(page.contains(&process.id().to_string()) && page.contains("cause: native memory"), "{page}");
 }
+
+#[test]
+fn what_malloc_has_and_what_a_trim_gives_back_are_as_glibc_says() {
+    for holes in ["1", "5", "9"] {
+        let mut program = Command::new(compile::trim());
+        let mut process = Process::spawn(program.arg(holes).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut said = Lines::of("the program with free memory", process.stdout.take().unwrap());
+        let ready = said.next(SOON);
+        let [in_use, free, _] = numbers(&ready)[..] else { panic!("{ready}") };
+
+        let ended = Ended::of(["memory", "-p", &process.id().to_string(), "--format", "json"]).assert_done();
+        writeln!(process.stdin.as_mut().unwrap()).unwrap();
+        let trimmed = numbers(&said.next(SOON))[0];
+
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let detail = |kind: &str, name: &str| {
+            let rows = report["rows"].as_array().unwrap();
+            let row = rows.iter().find(|row| row["kind"] == kind).unwrap_or_else(|| panic!("{report}"));
+            row["details"][name].as_u64().unwrap()
+        };
+        // mallinfo2(3) counts what threads keep in their caches as in use.
+        let live = detail("malloc_live", "live_bytes") + detail("malloc_live", "cached_bytes");
+        assert_eq!(live, in_use, "{holes} holes");
+        let trimmable = detail("malloc_free", "trimmable_bytes");
+        assert!(trimmable <= free, "{holes} holes: {trimmable} of {free}");
+        assert!(trimmable.abs_diff(trimmed) <= trimmed / 100, "{holes} holes: {trimmable}, then {trimmed}");
+    }
+}
+
+/// The numbers of a line.
+fn numbers(line: &str) -> Vec<u64> {
+    line.split(' ').filter_map(|word| word.parse().ok()).collect()
+}

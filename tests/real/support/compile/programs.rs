@@ -170,6 +170,12 @@ pub(crate) fn paths() -> &'static Path {
     PATH.get_or_init(|| compile("paths", &["paths.c".to_owned()], &["-std=gnu11", "-O1", "-g"]))
 }
 
+/// The program whose malloc has free memory.
+pub(crate) fn trim() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("trim", &["trim.c".to_owned()], &["-std=gnu11", "-O2"]))
+}
+
 /// The program whose main thread ends before the others.
 pub(crate) fn headless() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
