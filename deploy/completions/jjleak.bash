@@ -715,7 +715,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__memory)
-            opts="-p -n -h --pid --name --system-wide --format --help"
+            opts="-p -n -h --pid --name --system-wide --diagnose --format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -209,6 +209,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --name 'Scan all processes whose name or executable''s path matches, as a table'
             cand --format 'Format; JSON has a document for each process and report, HTML a page for the last report'
             cand --system-wide 'Scan all processes, as a table'
+            cand --diagnose 'After the last report, run the next step that it names, if that is a command of jjleak'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }

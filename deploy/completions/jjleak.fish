@@ -175,6 +175,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l format -d 'Form
 json\t''
 html\t''"
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l system-wide -d 'Scan all processes, as a table'
+complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l diagnose -d 'After the last report, run the next step that it names, if that is a command of jjleak'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s p -l pid -d 'Attach to the process with this PID; can be given several times' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s n -l name -d 'Attach to every process whose name or executable path matches, including processes that start later' -r

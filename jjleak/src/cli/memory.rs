@@ -1,6 +1,8 @@
 //! `jjleak memory`.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::ArgGroup;
@@ -14,7 +16,8 @@ use super::args::parse_interval;
 use super::failure::OTHER;
 use super::signals;
 use crate::diagnosis::ARENA_TIME;
-use crate::memory::ProcessScan;
+use crate::memory::{Libraries, ProcessScan};
+use crate::notices;
 use crate::processes::{self, Pid, Process, Wanted, running};
 use crate::reports::memory::{MemoryReport, html, html_table, json, table, text};
 
@@ -48,6 +51,10 @@ pub(super) struct MemoryArgs {
     /// Number of reports after the first scan [default: until Ctrl-C or the end of the process]
     #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+
+    /// After the last report, run the next step that it names, if that is a command of jjleak
+    #[arg(long, requires_all = ["pid", "interval", "count"])]
+    diagnose: bool,
 
     /// Format; JSON has a document for each process and report, HTML a page for the last report
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json", "html"])]
@@ -101,11 +108,26 @@ fn scan_one(args: &MemoryArgs, pid: u32, waits: &Waits<'_>) -> Result<(), Failur
             "html" => String::new(),
             _ => text(&report),
         })
-    })
+    })?;
+    if args.diagnose { run_next_step(&scanned.report()) } else { Ok(()) }
+}
+
+/// Runs the next step of the likeliest cause, in place of this program.
+fn run_next_step(report: &MemoryReport<'_>) -> Result<(), Failure> {
+    let findings = report.findings();
+    let to_do = findings.first().map(|finding| finding.to_do.as_str()).unwrap_or_default();
+    let Some(arguments) = to_do.strip_prefix("jjleak ") else {
+        notices::print("the next step is no command of jjleak");
+        return Ok(());
+    };
+    notices::print(&format!("running: {to_do}"));
+    let error = Command::new("/proc/self/exe").args(arguments.split(' ')).exec();
+    Err(Failure::new(OTHER, format!("cannot run {to_do}: {error}"), "run it by hand"))
 }
 
 fn scan_many(args: &MemoryArgs, wanted: &Wanted, waits: &Waits<'_>) -> Result<(), Failure> {
     let mut known: Vec<Scanned> = Vec::new();
+    let mut libraries = Libraries::default();
     let began = Instant::now();
     args.follow(waits, |turn| {
         let mut unreadable = 0;
@@ -114,7 +136,7 @@ fn scan_many(args: &MemoryArgs, wanted: &Wanted, waits: &Waits<'_>) -> Result<()
         for process in running().filter(|process| wanted.is_wanted(process)) {
             let before = earlier.iter().position(|scanned| scanned.process == process);
             let arena_time = ARENA_TIME_OF_ALL.saturating_sub(begun.elapsed()).max(LEAST_ARENA_TIME);
-            match (ProcessScan::of(process.pid, arena_time), before) {
+            match (ProcessScan::with(process.pid, arena_time, &mut libraries), before) {
                 (Ok(scan), Some(before)) => {
                     known.push(Scanned { last: Some(scan), ..earlier.swap_remove(before) });
                 }

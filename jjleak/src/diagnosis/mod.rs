@@ -80,7 +80,7 @@ impl Cause {
         match self {
             Self::NativeLeak => "native_leak",
             Self::Retention => "retention",
-            Self::ArenaCount => "arena_count",
+            Self::ArenaCount => "arenas",
             Self::JavaHeap => "java_heap",
             Self::HeapPolicy => "heap_policy",
             Self::MappedAgain => "mapped_again",

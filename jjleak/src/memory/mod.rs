@@ -5,6 +5,7 @@
 pub mod glibc;
 pub mod hotspot;
 mod kind;
+mod libraries;
 mod process;
 mod rows;
 mod scan;
@@ -14,6 +15,7 @@ mod uses;
 
 pub use glibc::{PageState, Pages, ProcessPages};
 pub use kind::{Claim, Kind};
+pub use libraries::Libraries;
 pub use process::{ProcessScan, uses_of};
 pub use rows::{Row, rows};
 pub use scan::Scan;

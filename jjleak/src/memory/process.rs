@@ -10,10 +10,9 @@ use aya::util::online_cpus;
 use super::glibc::{self, ProcessPages, Usage};
 use super::hotspot::{JvmMemory, PresentMemory};
 use super::scan::areas;
-use super::{Claim, Kind, Row, Scan, Use, stacks, uses};
-use crate::file_content::Content;
-use crate::jvm::{self, Memory, ProcessMemory, Symbols};
-use crate::processes::{Error, GroupMemory, Mapping, MemoryLimit, ModuleFiles, ModuleTable, Pid};
+use super::{Claim, Kind, Libraries, Row, Scan, Use, stacks, uses};
+use crate::jvm::{self, Memory, ProcessMemory};
+use crate::processes::{Error, GroupMemory, Mapping, MemoryLimit, ModuleTable, Pid};
 
 /// Resident memory of a process, and what is known of its use.
 #[derive(Debug, Clone)]
@@ -48,9 +47,18 @@ impl ProcessScan {
     ///
     /// The process has ended, has no memory of its own, or must not be read.
     pub fn of(pid: Pid, arena_time: Duration) -> Result<Self, Error> {
+        Self::with(pid, arena_time, &mut Libraries::default())
+    }
+
+    /// As [`Self::of`], for one of several processes.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Self::of`].
+    pub fn with(pid: Pid, arena_time: Duration, libraries: &mut Libraries) -> Result<Self, Error> {
         let mappings = Mapping::all(pid)?;
         let mut unknown = Vec::new();
-        let jvm = read_jvm(pid, &mappings).unwrap_or_else(|reason| {
+        let jvm = read_jvm(pid, &mappings, libraries).unwrap_or_else(|reason| {
             unknown.push(format!("the JVM's structures could not be read: {reason}"));
             None
         });
@@ -104,7 +112,7 @@ impl ProcessScan {
 /// The process has ended, has no memory of its own, or must not be read.
 pub fn uses_of(pid: Pid) -> Result<Vec<Use>, Error> {
     let mappings = Mapping::all(pid)?;
-    let jvm = read_jvm(pid, &mappings).unwrap_or_default();
+    let jvm = read_jvm(pid, &mappings, &mut Libraries::default()).unwrap_or_default();
     let mut claims: Vec<_> = jvm.iter().flat_map(JvmMemory::ranges).map(of_jvm).collect();
     let opened = ProcessMemory::open(pid).and_then(|memory| Ok((memory, ProcessPages::open(pid)?)));
     let of_malloc = opened.ok().and_then(|(memory, pages)| glibc::ranges(&memory, &pages, &mappings).ok());
@@ -118,13 +126,12 @@ pub fn uses_of(pid: Pid) -> Result<Vec<Use>, Error> {
 }
 
 /// The JVM in a process; `None` without one.
-fn read_jvm(pid: Pid, mappings: &[Mapping]) -> Result<Option<JvmMemory>, String> {
+fn read_jvm(pid: Pid, mappings: &[Mapping], libraries: &mut Libraries) -> Result<Option<JvmMemory>, String> {
     let mut modules = ModuleTable::default();
-    modules.refresh(&mut ModuleFiles::default(), pid, mappings);
+    modules.refresh(&mut libraries.files, pid, mappings);
     let Some((library, bias)) = jvm::library(mappings, &modules) else { return Ok(None) };
     let reason = |error: &dyn std::error::Error| error.to_string();
-    let content = library.content().map_err(|error| reason(&error))?;
-    let symbols = Symbols::of(Content::from(&content)).map_err(|error| reason(&error))?;
+    let symbols = libraries.symbols(library)?;
     let described = ProcessMemory::open(pid).map_err(|error| reason(&error))?;
     let present = PresentMemory::open(pid).map_err(|error| reason(&error))?;
     let read = JvmMemory::read(&described, &present, symbols.above(bias), mappings);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::bounded::SOON;
 use crate::support::compile;
-use crate::support::jjleak::{Ended, PROGRAM};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
@@ -136,6 +136,24 @@ fn processes_of_a_name_are_lines_of_a_table_and_a_page() {
     assert!(line.contains('+') && line.contains("cause: native memory"), "{table}");
     assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<!DOCTYPE").count() == 1, "{page}");
     assert!(page.contains(&process.id().to_string()) && page.contains("cause: native memory"), "{page}");
+}
+
+#[test]
+fn the_next_step_follows_the_diagnosis_if_it_is_asked_for() {
+    require_bpf!();
+    let (process, _stdin) = leaking(12_000);
+    let pid = process.id().to_string();
+    let mut command = Command::new(PROGRAM);
+    command.args(["memory", "-p", &pid, "2", "1", "--diagnose"]).stdout(Stdio::piped());
+    let mut jjleak = Jjleak::start(command);
+    let running = jjleak.wait_for("jjleak: running");
+    let ended = jjleak.until_attached().interrupt().assert_done();
+    assert_eq!(running, format!("jjleak: running: jjleak -p {pid}"));
+    assert!(
+        ended.stdout.contains("cause: native memory") && ended.stdout.contains("holds most"),
+        "{}",
+        ended.stdout
+    );
 }
 
 #[test]

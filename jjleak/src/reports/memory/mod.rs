@@ -70,7 +70,8 @@ impl MemoryReport<'_> {
     }
 
     /// Causes of the growth since the first scan; empty for the first.
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
         let pid = self.process.pid.number().get();
         self.first.map_or_else(Vec::new, |(first, elapsed)| diagnose(first, self.scan, elapsed, pid))
     }

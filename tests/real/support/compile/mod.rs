@@ -11,7 +11,7 @@ pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as,
 pub(crate) use self::programs::{
     Wrapper, arenas, bare, clock, differential, early, exhaustion, fibres, filtered, headless, hostile, jit,
     kept_by_library, leaky, loading_late, map_files, multitude, names, narrow, orphan, paced, paths, sampled,
-    silent, static_arenas, static_early, static_jit, static_paced, tail_calls, touched, unprobeable,
+    silent, static_arenas, static_early, static_jit, static_paced, tail_calls, touched, trim, unprobeable,
     verdicts, wrapper,
 };
 pub(crate) use self::stacks::{
