@@ -54,7 +54,8 @@ pub(super) fn runs(pid: Pid) -> Option<String> {
 
 fn of_command_line(words: &[&str]) -> Option<String> {
     let (program, arguments) = words.split_first()?;
-    let program = file_name(program);
+    // A process that sets its title may have all of it in one word: `/usr/lib/chromium/chromium --type=renderer --lang=en`.
+    let program = file_name(program.split(" -").next().unwrap_or(program));
     let what = if program == "java" {
         of_java(arguments)
     } else if INTERPRETERS.iter().any(|interpreter| program.starts_with(interpreter)) {
@@ -129,5 +130,8 @@ mod tests {
             assert_eq!(runs(line), expected, "{line}");
         }
         assert_eq!(of_command_line(&[]), None);
+        let of_title = |title| of_command_line(&[title]).unwrap();
+        assert_eq!(of_title("/usr/lib/chromium/chromium --type=renderer --dir=/tmp/a"), "chromium");
+        assert_eq!(of_title("nginx: worker process"), "nginx: worker process");
     }
 }
