@@ -293,7 +293,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__diff)
-            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --help"
+            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --functions --lines --files --addresses --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -749,7 +749,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --latest --base --perf-map --sysroot --focus --ignore --kind --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --help"
+            opts="-T -h --latest --base --perf-map --sysroot --header --merge --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -768,6 +768,10 @@ _jjleak() {
                     return 0
                     ;;
                 --sysroot)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --header)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -48,7 +48,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l app -d 'Treat functions, 
 complete -c jjleak -n "__fish_jjleak_needs_command" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot, graph' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
@@ -106,7 +106,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l app -d 'Treat func
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'Output formats, written at the end: text, json, svg, html, pprof, collapsed, dot' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'Output formats, written at the end: text, json, svg, html, pprof, collapsed, dot, graph' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
@@ -136,6 +136,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l latest -d 'Show
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l base -d 'Subtract this profile, stack by stack: what came since' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l perf-map -d 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sysroot -d 'Folder with the root file system of the profiled process, for names in heap profiles of allocators' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l header -d 'Header of requests, such as \'Authorization: Bearer TOKEN\'; can be given several times' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
@@ -149,6 +150,11 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l maxnodes -d 'Ma
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l merge -d 'Add up profiles, stack by stack, such as those of several instances of a service'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l functions -d 'Distinguish frames by function only, without source lines'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l lines -d 'Distinguish frames by source line'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l files -d 'Distinguish frames by source file'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l addresses -d 'Distinguish frames by address'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l full -d 'Show all evidence and all frames in text reports, which otherwise fit on a screen'
@@ -167,6 +173,10 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destinati
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l functions -d 'Distinguish frames by function only, without source lines'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l lines -d 'Distinguish frames by source line'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l files -d 'Distinguish frames by source file'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l addresses -d 'Distinguish frames by address'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s p -l pid -d 'Process to scan' -r
@@ -201,7 +211,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l app -d 'Treat f
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot, graph' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r

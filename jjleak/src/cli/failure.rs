@@ -201,6 +201,9 @@ impl From<BoundError> for Failure {
 impl From<SavedFileError> for Failure {
     fn from(error: SavedFileError) -> Self {
         let (code, remedy) = match &error {
+            SavedFileError::Read(path, _) if session::is_address(path) => {
+                (OTHER, "check the address, and whether the server wants a --header")
+            }
             SavedFileError::Read(..) => (OTHER, "name a readable file"),
             SavedFileError::Parse(..) => {
                 (USAGE, "name a file written with --format pprof, or a pprof heap profile of another tool")
@@ -241,6 +244,9 @@ impl From<reports::Error> for Failure {
             E::Render(error) => error.into(),
             E::Store(error) => error.into(),
             E::Stdout(_) => Self::new(OTHER, chain(&error), "check where stdout goes"),
+            E::Graphviz(_) => {
+                Self::new(OTHER, chain(&error), "install the package graphviz, or use --format dot")
+            }
             E::Several(first, others) => {
                 others.into_iter().map(Self::from).fold((*first).into(), |all: Self, next| Self {
                     what: format!("{}; {}", all.what, next.what),

@@ -132,10 +132,10 @@ fn scan_many(args: &MemoryArgs, wanted: &Wanted, waits: &Waits<'_>) -> Result<()
     args.follow(waits, |turn| {
         let mut unreadable = 0;
         let mut earlier = std::mem::take(&mut known);
-        let begun = Instant::now();
+        let table_began = Instant::now();
         for process in running().filter(|process| wanted.is_wanted(process)) {
             let before = earlier.iter().position(|scanned| scanned.process == process);
-            let arena_time = ARENA_TIME_OF_ALL.saturating_sub(begun.elapsed()).max(LEAST_ARENA_TIME);
+            let arena_time = ARENA_TIME_OF_ALL.saturating_sub(table_began.elapsed()).max(LEAST_ARENA_TIME);
             match (ProcessScan::with(process.pid, arena_time, &mut libraries), before) {
                 (Ok(scan), Some(before)) => {
                     known.push(Scanned { last: Some(scan), ..earlier.swap_remove(before) });

@@ -11,7 +11,7 @@ use crate::notices::print;
 use crate::profile::Profile;
 use crate::render::Contents;
 use crate::reports::Outputs;
-use crate::session::{self, Naming, SavedFiles, Source};
+use crate::session::{self, Header, Naming, SavedFiles, Source};
 
 /// Show saved profiles (pprof files) of jjleak or of another tool
 ///
@@ -22,7 +22,7 @@ use crate::session::{self, Naming, SavedFiles, Source};
     verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both")))]
 pub(super) struct ReportArgs {
     /// Profiles: pprof files, such as those of --format pprof, and heap profiles of jemalloc, gperftools and tcmalloc; plain or compressed
-    /// with gzip or zstd; - for stdin
+    /// with gzip or zstd; - for stdin; http://, https:// or unix:SOCKET:PATH for a server's
     #[arg(value_name = "FILE", required_unless_present = "latest")]
     files: Vec<PathBuf>,
 
@@ -41,6 +41,14 @@ pub(super) struct ReportArgs {
     /// Folder with the root file system of the profiled process, for names in heap profiles of allocators
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+
+    /// Header of requests, such as 'Authorization: Bearer TOKEN'; can be given several times
+    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
+    header: Vec<Header>,
+
+    /// Add up profiles, stack by stack, such as those of several instances of a service
+    #[arg(long)]
+    merge: bool,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -63,6 +71,12 @@ impl ReportArgs {
     }
 }
 
+/// Parses a header of a request.
+fn parse_header(text: &str) -> Result<Header, String> {
+    let (name, value) = text.split_once(':').ok_or("a header has the form 'NAME: VALUE'")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
 /// The newest of the files that match a pattern.
 fn newest(pattern: &str) -> Result<PathBuf, Failure> {
     let paths =
@@ -79,7 +93,11 @@ fn newest(pattern: &str) -> Result<PathBuf, Failure> {
 
 /// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let naming = Naming { perf_map: args.perf_map.clone(), sysroot: args.sysroot.clone() };
+    let naming = Naming {
+        perf_map: args.perf_map.clone(),
+        sysroot: args.sysroot.clone(),
+        headers: args.header.clone(),
+    };
     let paths = match &args.latest {
         Some(pattern) => vec![newest(pattern)?],
         None => args.files.clone(),
@@ -97,6 +115,9 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
         for profile in &mut profiles {
             base.subtract_from(profile);
         }
+    }
+    if args.merge {
+        profiles = Profile::added(profiles).into_iter().collect();
     }
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();

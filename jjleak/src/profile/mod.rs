@@ -3,9 +3,11 @@
 //! In: live blocks by stack from [`crate::collect`], frames from [`crate::symbolize`]. Out: what
 //! [`crate::analyze`] ranks and [`crate::render`] writes. It does not depend on BPF, /proc or clocks.
 
+mod added;
 mod build;
 mod cost;
 mod frame_numbers;
+mod granularity;
 mod history;
 mod merge;
 mod source_kind;
@@ -29,6 +31,7 @@ pub use frame_numbers::FrameNumbers;
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub(crate) use build::standard_error;
 pub use cost::Cost;
+pub use granularity::Granularity;
 pub(crate) use history::growth_of_later_half;
 pub use history::{Moment, remember, resident_growth};
 pub(crate) use merge::add_count;

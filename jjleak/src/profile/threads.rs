@@ -68,7 +68,7 @@ fn without_thread(frames: &Arc<[SharedFrame]>) -> Arc<[SharedFrame]> {
 }
 
 /// Adds the allocations of another thread with the same stack.
-fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize) {
+pub(super) fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize) {
     sum.live = [sum.live, more.live].into_iter().sum();
     sum.allocated = [sum.allocated, more.allocated].into_iter().sum();
     sum.growth = sum.growth.saturating_add(more.growth);

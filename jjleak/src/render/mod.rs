@@ -94,12 +94,14 @@ pub enum Format {
     Collapsed,
     /// A call graph in the language of Graphviz.
     Dot,
+    /// The same as SVG, drawn by Graphviz.
+    Graph,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 7] =
-        [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed, Self::Dot];
+    pub const ALL: [Self; 8] =
+        [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed, Self::Dot, Self::Graph];
 
     /// Name on the command line.
     #[must_use]
@@ -112,6 +114,7 @@ impl Format {
             Self::Pprof => "pprof",
             Self::Collapsed => "collapsed",
             Self::Dot => "dot",
+            Self::Graph => "graph",
         }
     }
 
@@ -132,6 +135,7 @@ impl Format {
             Self::Pprof => "pb.gz",
             Self::Collapsed => "collapsed",
             Self::Dot => "dot",
+            Self::Graph => "graph.svg",
         }
     }
 }
@@ -279,7 +283,8 @@ pub fn render_to(
         Format::Html => html::write(profile, options, out),
         Format::Pprof => pprof::write(profile, out),
         Format::Collapsed => collapsed::write(profile, options, out),
-        Format::Dot => dot::write(profile, options, out),
+        // What Graphviz draws is not rendered here.
+        Format::Dot | Format::Graph => dot::write(profile, options, out),
     }
     .map_err(|source| Error { pid: profile.process.pid, format, source })
 }

@@ -21,6 +21,9 @@ pub enum Error {
     /// The report was not printed.
     #[error("writing to stdout failed")]
     Stdout(#[source] io::Error),
+    /// A call graph was not drawn.
+    #[error("cannot draw the call graph")]
+    Graphviz(#[source] io::Error),
     /// Several outputs failed.
     #[error("{}; {}", chain(.0.as_ref()), .1.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; "))]
     Several(Box<Self>, Vec<Self>),

@@ -3,6 +3,7 @@
 //! In: what a run delivers ([`Observer`]), or saved profiles. Out: stdout, and files that are complete or absent.
 
 mod error;
+mod graphviz;
 pub mod memory;
 mod outputs;
 mod stream;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use jiff::tz::TimeZone;
 
-use super::Error;
 use super::stream::stream;
+use super::{Error, graphviz};
 use crate::analyze::{Difference, Rules, Selection};
 use crate::notices::print;
 use crate::profile::{Profile, Totals};
-use crate::render::{Contents, Format, GraphLimits, Options, Value, printable, render_difference};
+use crate::render::{Contents, Format, GraphLimits, Options, Value, printable, render, render_difference};
 use crate::store::{PendingFile, is_stream, make_folder};
 
 /// Maximum number of processes in a text report; the others are summed up.
@@ -49,7 +49,7 @@ impl OutputPlan {
 
     fn wants_several_files(&self) -> bool {
         let files = self.formats.iter().map(|format| match format {
-            Format::Svg | Format::Collapsed | Format::Dot => self.by.len(),
+            Format::Svg | Format::Collapsed | Format::Dot | Format::Graph => self.by.len(),
             Format::Text | Format::Json | Format::Html | Format::Pprof => 1,
         });
         files.sum::<usize>() > 1
@@ -126,8 +126,8 @@ impl Outputs {
         for format in [Format::Html, Format::Pprof].into_iter().filter(|format| has(*format)) {
             outputs.add_file(&place, format, plan.options.value)?;
         }
-        for format in [Format::Svg, Format::Collapsed, Format::Dot].into_iter().filter(|format| has(*format))
-        {
+        let by_value = [Format::Svg, Format::Collapsed, Format::Dot, Format::Graph];
+        for format in by_value.into_iter().filter(|format| has(*format)) {
             for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| plan.by.contains(value)) {
                 outputs.add_file(&place, format, value)?;
             }
@@ -291,6 +291,10 @@ fn by_size(profiles: &[Profile]) -> Vec<&Profile> {
 }
 
 fn append(file: &mut PendingFile, profile: &Profile, format: Format, options: &Options) -> Result<(), Error> {
+    if format == Format::Graph {
+        let graph = render(profile, format, options)?;
+        return Ok(file.write(&graphviz::svg(graph).map_err(Error::Graphviz)?)?);
+    }
     stream(profile, format, options, |bytes| Ok(file.write(bytes)?))
 }
 

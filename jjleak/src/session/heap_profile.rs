@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use jjleak_common::stack::{StackFrame, StackStatus};
 use smallvec::SmallVec;
 
+use super::Header;
 use crate::heap_files::{self, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
 use crate::processes::{Mapping, SavedMappings, parse_maps};
@@ -251,6 +252,8 @@ pub struct Naming {
     pub perf_map: Option<PathBuf>,
     /// Folder with the root file system of the process.
     pub sysroot: Option<PathBuf>,
+    /// Headers of requests for profiles that a server has.
+    pub headers: Vec<Header>,
 }
 
 /// Names of generated code.

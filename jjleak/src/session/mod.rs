@@ -6,6 +6,7 @@ mod allocator_choice;
 mod begin;
 mod error;
 pub mod estimate;
+mod fetch;
 mod heap_profile;
 mod observer;
 mod plan;
@@ -32,6 +33,7 @@ use watch::Watch;
 
 pub use allocator_choice::AllocatorChoice;
 pub use error::{BoundError, Error, NoAllocator, UnopenedFiles};
+pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;
 pub use observer::{Notice, Observer, Step};
 pub use plan::{CostBound, Listing, Plan, Schedule, Target};

@@ -10,7 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 use jiff::Timestamp;
 use ruzstd::decoding::StreamingDecoder;
 
-use super::{Error, Naming, Source, heap_profile};
+use super::{Error, Header, Naming, Source, fetch, heap_profile};
 use crate::analyze::Pace;
 use crate::heap_files;
 use crate::notices::{Progress, print};
@@ -64,7 +64,7 @@ impl SavedFiles {
         let shown = path.display();
         let progress = Progress::start(&format!("reading {shown}"));
         let failed = |error| SavedFileError::Read(path.to_owned(), error);
-        let (mut file, taken_at) = open(path).map_err(failed)?;
+        let (mut file, taken_at) = open(path, &naming.headers).map_err(failed)?;
         let begin = file.fill_buf().map_err(failed)?;
         if begin.starts_with(&ZSTD) {
             let decoder = StreamingDecoder::new(file).map_err(|error| failed(io::Error::other(error)))?;
@@ -111,8 +111,11 @@ impl Source for SavedFiles {
     }
 }
 
-/// Opens a file; also returns the time of its last change.
-fn open(path: &Path) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
+/// Opens a file or requests it from a server; also returns the time of its last change.
+fn open(path: &Path, headers: &[Header]) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
+    if let Some(address) = path.to_str().filter(|_| fetch::is_address(path)) {
+        return Ok((fetch::get(address, headers)?, Timestamp::now()));
+    }
     if path == Path::new(STDIN) {
         return Ok((Box::new(BufReader::new(io::stdin())), Timestamp::now()));
     }

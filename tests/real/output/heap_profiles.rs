@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use jjleak::render::json::{Document, StackDocument};
 use tempfile::TempDir;
@@ -149,4 +152,48 @@ fn the_difference_of_two_jemalloc_profiles_is_that_of_jeprof() {
     let latest = Ended::of(["report", "--latest", pattern.to_str().unwrap(), "--format", "json"]);
     let of_last = Ended::of(["report", last.to_str().unwrap(), "--format", "json"]).assert_done().report();
     assert_eq!(latest.assert_done().report().live, of_last.live);
+}
+
+#[test]
+fn a_profile_of_a_server_is_that_of_the_file_and_two_instances_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.heap");
+    fs::write(
+        &file,
+        "heap profile: 3: 3000 [ 10: 10000] @ heapprofile\n  2: 2000 [ 7: 7000] @ 0x401000 0x402000\n  1: 1000 [ 3: 3000] @ \
+         0x401000 0x403000\n\nMAPPED_LIBRARIES:\n00400000-00500000 r-xp 00000000 00:00 0 /none\n",
+    )
+    .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/debug/pprof/heap", listener.local_addr().unwrap());
+    let body = fs::read(&file).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            asked.push(byte[0]);
+        }
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())
+            .unwrap();
+        stream.write_all(&body).unwrap();
+        String::from_utf8(asked).unwrap()
+    });
+    let file = file.to_str().unwrap();
+    let report = |arguments: &[&str]| {
+        let ended = Ended::of([&["report", "--format", "json"], arguments].concat()).assert_done();
+        ended.reports().remove(0)
+    };
+
+    let from_server = report(&[&address, "--header", "Authorization: Bearer secret"]);
+    let asked = server.join().unwrap().to_lowercase();
+    let (from_file, both) = (report(&[file]), report(&["--merge", file, file]));
+
+    assert!(
+        asked.starts_with("get /debug/pprof/heap ") && asked.contains("authorization: bearer secret"),
+        "{asked}"
+    );
+    assert_eq!((from_server.live, from_server.stacks.len()), (from_file.live, 2));
+    assert_eq!((both.live.bytes, both.stacks.len()), (6000, 2));
 }

@@ -23,7 +23,7 @@ pub fn render_difference(
         Format::Text => text::write(difference, options, &mut out),
         Format::Json => json::write(difference, options, &mut out),
         Format::Svg => svg::difference::write(difference, options, &mut out),
-        Format::Html | Format::Pprof | Format::Collapsed | Format::Dot => {
+        Format::Html | Format::Pprof | Format::Collapsed | Format::Dot | Format::Graph => {
             Err(io::Error::other("it has a place for one profile only"))
         }
     }
