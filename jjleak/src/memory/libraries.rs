@@ -1,4 +1,4 @@
-//! Files that scanned processes map, and what has been read in them: many processes run the same JVM.
+//! Cache of mapped files and of JVMs' symbols: many processes run the same JVM.
 
 use std::rc::Rc;
 

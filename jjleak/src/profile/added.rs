@@ -9,7 +9,7 @@ use super::merge::add_count;
 use super::threads::add;
 use super::{Frame, Profile, SharedFrame};
 
-/// What frames of different processes have in common: code is at other addresses in each.
+/// Identity of a frame across processes, in each of which code has other addresses.
 #[derive(PartialEq, Eq, Hash)]
 struct Place {
     symbol: String,
@@ -80,7 +80,7 @@ impl Profile {
     }
 }
 
-/// Indexes of stacks by what their frames have in common.
+/// Indexes of stacks by the identities of their frames.
 #[derive(Default)]
 struct Places {
     frames: HashMap<Place, u32>,

@@ -1,11 +1,11 @@
-//! What a frame stands for: a function, a file, a line or an address.
+//! Granularity of frames: function, file, line or address.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Profile, SharedFrame};
 
-/// What frames are distinguished by.
+/// Granularity of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Granularity {
     /// Functions.
@@ -19,7 +19,7 @@ pub enum Granularity {
 }
 
 impl Granularity {
-    /// Names the frames of a profile after what they are distinguished by.
+    /// Renames the frames of a profile, so that those of one function, file, line or address have one name.
     #[must_use]
     pub fn apply(self, mut profile: Profile) -> Profile {
         // Stacks share their frames, and keep sharing them.

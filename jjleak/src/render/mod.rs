@@ -283,7 +283,7 @@ pub fn render_to(
         Format::Html => html::write(profile, options, out),
         Format::Pprof => pprof::write(profile, out),
         Format::Collapsed => collapsed::write(profile, options, out),
-        // What Graphviz draws is not rendered here.
+        // Graphviz draws the second one later.
         Format::Dot | Format::Graph => dot::write(profile, options, out),
     }
     .map_err(|source| Error { pid: profile.process.pid, format, source })

@@ -1,4 +1,4 @@
-//! Profiles that a server has, such as a Rust service's `/debug/pprof/heap`.
+//! Requests for profiles of servers, such as a Rust service's `/debug/pprof/heap`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -16,7 +16,7 @@ pub(super) enum Screen {
     Site { key: SiteKey, stack: usize, scroll: usize },
     /// The tree of call paths below `zoom`.
     Tree { of: Scope, zoom: Path, selected: Path },
-    /// What the memory of a process is used for.
+    /// Resident memory of a process by use.
     Memory { of: ProcessKey, scroll: usize },
 }
 

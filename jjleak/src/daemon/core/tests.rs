@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
-use crate::daemon::history::Id;
+use crate::daemon::history::{Entry, Id};
 use crate::daemon::metrics;
 use crate::daemon::profile::STOP_TIMEOUT;
 use crate::daemon::watch::cat::{Cat, cats};

@@ -27,7 +27,7 @@ const MARK_MASK: u64 = 3;
 const MOVED: u64 = 3;
 /// Shift of the class in an eight-byte object header (`markWord::klass_shift` in JDK 25).
 const COMPACT_SHIFT: u32 = 42;
-/// Bits of a coloured reference of generational ZGC that say by how much its address is shifted (`ZPointerRemappedMask`).
+/// Bits of a coloured reference of generational ZGC from which the shift of its address follows (`ZPointerRemappedMask`).
 const REMAPPED_SHIFT: u32 = 12;
 const REMAPPED_MASK: u64 = 15;
 /// Bits of an offset in the heap of ZGC without generations, and the bits that its views add.

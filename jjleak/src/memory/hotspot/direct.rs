@@ -1,4 +1,4 @@
-//! Direct buffers: what `java.nio.Bits` has reserved for them, and Netty's own counter of those that it allocates without.
+//! Direct buffers: the counters of `java.nio.Bits`, and Netty's own for buffers that it allocates without `Bits`.
 
 use super::classes::{Class, Classes};
 use super::{DirectBuffers, Reader, Reading, Unknown};

@@ -1,4 +1,4 @@
-//! Several processes as a table: a line each.
+//! Table of several processes, a line each.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
