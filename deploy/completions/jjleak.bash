@@ -31,6 +31,9 @@ _jjleak() {
             jjleak,growth)
                 cmd="jjleak__subcmd__growth"
                 ;;
+            jjleak,heap)
+                cmd="jjleak__subcmd__heap"
+                ;;
             jjleak,help)
                 cmd="jjleak__subcmd__help"
                 ;;
@@ -61,6 +64,9 @@ _jjleak() {
             jjleak__subcmd__help,growth)
                 cmd="jjleak__subcmd__help__subcmd__growth"
                 ;;
+            jjleak__subcmd__help,heap)
+                cmd="jjleak__subcmd__help__subcmd__heap"
+                ;;
             jjleak__subcmd__help,help)
                 cmd="jjleak__subcmd__help__subcmd__help"
                 ;;
@@ -83,7 +89,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory growth doctor daemon completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory growth heap doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -546,8 +552,182 @@ _jjleak() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jjleak__subcmd__heap)
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-processes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -z)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -Z)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --obj)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -O)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --symbols-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -S)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allocators)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mmap)
+                    COMPREPLY=($(compgen -W "anonymous files all" -- "${cur}"))
+                    return 0
+                    ;;
+                --older)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sample-rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -s)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sample-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-live)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-stacks)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --frame-buffer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --settle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --app)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --skip)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sort)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -T)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --edgefraction)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --maxnodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-overhead)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --baseline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jjleak__subcmd__help)
-            opts="top report diff memory growth doctor daemon completions manual help"
+            opts="top report diff memory growth heap doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -617,6 +797,20 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help__subcmd__growth)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jjleak__subcmd__help__subcmd__heap)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -839,7 +1033,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__top)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --sort --growth --help --version"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --sort --growth --heap --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -77,6 +77,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -a "report" -d 'Show saved p
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "diff" -d 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "memory" -d 'Show what the resident memory of a process is used for, and what grows'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "growth" -d 'Show which stacks make memory resident'
+complete -c jjleak -n "__fish_jjleak_needs_command" -a "heap" -d 'Show who allocates in Java heaps, by class and call path'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
@@ -130,6 +131,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l estimate -d 'Only 
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l strict -d 'Exit with code 5 if anything was lost'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l growth -d 'Show pages that become resident, as jjleak growth does, instead of allocations'
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l heap -d 'Show who allocates in Java heaps, as jjleak heap does, instead of native allocations'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'Print version'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l latest -d 'Show the newest of the files that match this pattern, as in \'heap.*\'' -r
@@ -235,6 +237,54 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l strict -d 'Exit
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s V -l version -d 'Print version'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s p -l pid -d 'Attach to the process with this PID; can be given several times' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s n -l name -d 'Attach to every process whose name or executable path matches, including processes that start later' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-processes -d 'Maximum number of processes at a time with --follow, --name and --system-wide; 49 KiB each' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s c -l command -d 'Start this command, as the user who runs jjleak; quoted as in a shell, but no shell runs it' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s z -l min-size -d 'Count only allocations of at least this many bytes' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s Z -l max-size -d 'Count only allocations of at most this many bytes' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s O -l obj -d 'Profile only the allocation functions of this file: its name, or its path as the process maps it' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s S -l symbols-prefix -d 'Also profile functions named like those of malloc(3), with this prefix in front' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l allocators -d 'Also profile the functions listed in this table; can be given several times (docs/allocators.md)' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l mmap -d 'Also count mappings made outside allocation functions (mmap, mremap, brk): anonymous memory unless KIND is given' -r -f -a "anonymous\t''
+files\t''
+all\t''"
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s o -l older -d 'Show only allocations that are at least this old, in milliseconds' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s s -l sample-rate -d 'Sample one allocation in N at random; figures become estimates' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l sample-bytes -d 'Sample one allocation in this many allocated bytes, preferring large allocations; figures become estimates' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-live -d 'Maximum number of tracked live blocks, 40 to 70 bytes each' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-stacks -d 'Maximum number of distinct stacks with live blocks, 100 to 200 bytes each; stacks without leave the table before it fills up, and keep their totals, unless --max-overhead is given [default: 40000; four times that with --follow, --name, --system-wide or --threads]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; twice that with --follow, --name, --system-wide or --threads]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-rows -d 'Maximum number of unwind rows, 8 bytes each, allocated as code is mapped [default: as many as fill 1/64 of the memory, from 4194304 to 33554432]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l app -d 'Treat functions, source files and modules that match as the application\'s, even if they belong to a known library' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l skip -d 'Treat functions, source files and modules that match as a library\'s: a finding names the application\'s function that is the nearest to the allocation' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed, dot, graph' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l nodefraction -d 'Smallest share of all memory of a function in call graphs (--format dot) [default: 0.005]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l by -d 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l system-wide -d 'Attach to every process, including processes that start later'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l follow -d 'Follow child processes too, with separate figures for each'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l refresh-perf-map -d 'Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s C -l combined-only -d 'Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l threads -d 'Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s a -l show-allocs -d 'List the live blocks of each stack, at most the 100 largest'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l outstanding -d 'List the stacks with outstanding allocations in text reports, as bcc\'s memleak does, instead of verdicts; implied by -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l full -d 'Show all evidence and all frames in text reports, which otherwise fit on a screen'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l estimate -d 'Only count calls for INTERVAL seconds, and predict what exact profiling would cost the process'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l strict -d 'Exit with code 5 if anything was lost'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s V -l version -d 'Print version'
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s p -l pid -d 'Process to examine; without it, only the host is examined' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l config -d 'Configuration file (TOML); if the default file does not exist, all keys have their defaults' -r -F
@@ -243,13 +293,14 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l check-config -d
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand manual" -s h -l help -d 'Print help'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "top" -d 'Show a live view of processes and call sites, refreshed every second'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "report" -d 'Show saved profiles (pprof files) of jjleak or of another tool'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "diff" -d 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "memory" -d 'Show what the resident memory of a process is used for, and what grows'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "growth" -d 'Show which stacks make memory resident'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "manual" -d 'Write man pages and completions for all shells into a folder, for packages'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth doctor daemon completions manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "top" -d 'Show a live view of processes and call sites, refreshed every second'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "report" -d 'Show saved profiles (pprof files) of jjleak or of another tool'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "diff" -d 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "memory" -d 'Show what the resident memory of a process is used for, and what grows'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "growth" -d 'Show which stacks make memory resident'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "heap" -d 'Show who allocates in Java heaps, by class and call path'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "manual" -d 'Write man pages and completions for all shells into a folder, for packages'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

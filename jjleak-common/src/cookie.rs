@@ -34,6 +34,8 @@ pub const ARG1: Arg = Arg(1);
 pub const ARG2: Arg = Arg(2);
 /// Fourth argument.
 pub const ARG3: Arg = Arg(3);
+/// Fifth argument.
+pub const ARG4: Arg = Arg(4);
 
 /// Location of the pointer to the new block after a successful call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -100,6 +100,12 @@ counters! {
     PageFaultLost = "page_fault_lost", Loss;
     /// A touched page was not recorded because the table of pages was full; it is shown as one that nobody touched.
     PageTableFull = "page_table_full", Loss;
+    /// An object in the Java heap was not recorded because the ring buffer was full, or because the JVM's structures are unknown or could not be read; what it stands for is missing.
+    JavaObjectLost = "java_object_lost", Loss;
+    /// An object in the Java heap was announced before the JVM's structures were known; the next object of its thread stands for it.
+    JavaObjectEarly = "java_object_early", Note;
+    /// A Java class was unloaded before its name was read; its objects are shown as those of an unknown class.
+    UnnamedClass = "unnamed_class", Note;
     /// An allocator made a mapping, which is not counted: the blocks that it allocates from the mapping are.
     MappingOfAllocator = "mapping_of_allocator", Note;
     /// A Java frame has no name because its code or class was unloaded before it could be looked up; the figures are exact.

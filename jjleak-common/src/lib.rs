@@ -9,6 +9,7 @@
 //! - [`live`]: the table of live allocations.
 //! - [`mapping`]: system calls that map and unmap memory.
 //! - [`fault`]: page faults.
+//! - [`java_heap`]: objects in Java heaps.
 //! - [`freed`]: blocks that leave that table while a snapshot is taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
 //! - [`settings`]: constants of the programs, which the loader sets.
@@ -29,6 +30,7 @@ pub mod cookie;
 pub mod counter;
 pub mod fault;
 pub mod freed;
+pub mod java_heap;
 pub mod jvm;
 pub mod live;
 pub mod mapping;
@@ -87,6 +89,10 @@ pub mod names {
     pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
     /// Ring buffer of [`crate::fault::Record`].
     pub const PAGE_FAULTS: &str = "PAGE_FAULTS";
+    /// Ring buffer of [`crate::java_heap::Record`].
+    pub const JAVA_OBJECTS: &str = "JAVA_OBJECTS";
+    /// Array of [`crate::java_heap::HeapLayout`], parallel to [`PROCESSES`].
+    pub const JAVA_HEAPS: &str = "JAVA_HEAPS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: [`crate::settings::Settings`].

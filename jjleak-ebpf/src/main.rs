@@ -22,6 +22,7 @@
 //! - `replacement`: mappings that replace others.
 //! - `mapping`: reports of system calls that map and unmap memory.
 //! - `fault`: reports of page faults.
+//! - `java_heap`: reports of objects in Java heaps.
 //! - `process`: start, `exec` and end of processes.
 //! - `steps`: single steps of the accounting, in the benchmark's object only.
 //! - `programs`: the programs.
@@ -46,6 +47,8 @@ mod current;
 mod exits;
 #[cfg(target_arch = "bpf")]
 mod fault;
+#[cfg(target_arch = "bpf")]
+mod java_heap;
 #[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]

@@ -12,6 +12,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
     freed::FreedLog,
+    java_heap::{HeapLayout, ThreadHeap},
     jvm::CodeCache,
     live::{self, DEFAULT_BLOCKS, LiveSet, Record},
     mapping::UNUSED_RING_BYTES,
@@ -82,6 +83,14 @@ pub(crate) static PROGRAMS: RingBuf = RingBuf::with_byte_size(256 << 10, 0);
 pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]
 pub(crate) static PAGE_FAULTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
+
+#[map]
+pub(crate) static JAVA_OBJECTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
+/// By slot of the process.
+#[map]
+pub(crate) static JAVA_HEAPS: Array<HeapLayout> = Array::with_max_entries(MAX_PROCESSES, 0);
+#[btf_map]
+pub(crate) static JAVA_THREADS: TaskStorage<ThreadHeap> = TaskStorage::new();
 
 #[map]
 pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_COUNTERS + 1, BPF_F_MMAPABLE);

@@ -8,7 +8,8 @@ use aya_ebpf::{
 use jjleak_common::{counter::Counter, mapping::Call};
 
 use crate::{
-    accounting, exits, fault, mapping, outcome, process, registers::Hit, replacement, syscall::Syscall,
+    accounting, exits, fault, java_heap, mapping, outcome, process, registers::Hit, replacement,
+    syscall::Syscall,
 };
 
 /// Entry of a function that returns a new block.
@@ -79,6 +80,13 @@ pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
     accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenFree);
+    0
+}
+
+/// A JVM announces an object in its heap.
+#[uprobe]
+pub(crate) fn java_object(ctx: ProbeContext) -> u32 {
+    java_heap::announce(&Hit::new(&ctx));
     0
 }
 

@@ -14,6 +14,7 @@
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
+//! | [`java_objects`] | objects that JVMs announce | what was allocated in a Java heap, by class and stack |
 //! | [`residency`] | page faults, and the state of pages | the stack that made each page resident |
 //! | [`sample_windows`] | windows of time in which allocations are counted | weights and standard errors |
 //! | [`snapshot`] | - | the types of what is known at one instant |
@@ -53,6 +54,7 @@ mod error_chain;
 mod fast_map;
 pub mod file_content;
 pub mod heap_files;
+pub mod java_objects;
 pub mod jcmd;
 pub mod jvm;
 pub mod live;

@@ -17,6 +17,8 @@ pub enum Role {
     Free,
     /// Allocates a block or throws, with unknown exits: its calls are counted, its blocks are not.
     UnseenAllocation,
+    /// Announces an object in a Java heap: `pointer` is its class, `count` its thread, `extra` the size of a new buffer.
+    JavaObject,
     /// Frees blocks that are not among its arguments (`mi_heap_destroy`): its calls are counted.
     UnseenFree,
 }

@@ -103,7 +103,7 @@ const JAVA_HELPERS: [&str; 6] = [
 pub(super) fn is_helper(frame: &Frame) -> bool {
     let name = frame.symbol.as_str();
     match frame.kind {
-        FrameKind::JvmGenerated | FrameKind::Memory | FrameKind::Thread => true,
+        FrameKind::JvmGenerated | FrameKind::Memory | FrameKind::Class | FrameKind::Thread => true,
         FrameKind::Java | FrameKind::JavaInlined => {
             let name = name.replace('/', ".");
             JAVA_HELPERS.iter().any(|helper| name.contains(helper))

@@ -13,12 +13,12 @@ mod kernel_log;
 mod kernel_offsets;
 mod kernel_types;
 mod mapped;
-mod mapping_events;
+mod mapping_calls;
 mod object;
-mod page_faults;
 mod preflight;
 mod probes;
 mod process_table;
+mod records;
 mod ring;
 mod ring_thread;
 mod trial;
@@ -28,14 +28,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData, RingBuf};
+use aya::maps::{Array, Map, MapData, RingBuf};
 use aya::programs::Program;
 use jjleak_common::jvm::CodeCache;
-use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 #[cfg(feature = "measuring")]
 use jjleak_common::stage::Step;
 use jjleak_common::unwind::CodeSeen;
+use jjleak_common::{fault, java_heap, mapping, names};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::ProbeSite;
@@ -53,13 +53,12 @@ pub use file_records::{FileRecord, FileRecords, Recorded, RecordedFile};
 pub use hints::{BegunProgram, Hints, MappedCode, PendingHints};
 pub use jjleak_common::settings::SizeFilter;
 pub(crate) use mapped::Mapped;
-pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, MAX_ROWS, Settings};
-pub use page_faults::PageFaults;
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
 pub use probes::{ExitCounts, Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
+pub use records::{Drained, Records};
 pub use ring_thread::RingThread;
 pub use unwind_tables::{CodeMapping, RowsRefused};
 
@@ -77,6 +76,8 @@ pub struct Target {
 pub enum Programs {
     /// The accounting of allocations.
     Accounting,
+    /// Objects in Java heaps.
+    JavaHeap,
     /// Programs that do nothing, to measure the cost of the probes alone.
     Bare,
     /// Programs that do nothing, at entries only: the kernel counts their runs ([`Measuring`]).
@@ -348,13 +349,25 @@ impl Attachment {
     }
 
     /// Mapping events of the kernel side, if the settings request them. Can be called once.
-    pub fn mapping_events(&mut self) -> Result<MappingEvents, Error> {
-        Ok(MappingEvents::new(Ring::new(self.ring(names::MAPPING_EVENTS)?)))
+    pub fn mapping_events(&mut self) -> Result<Records<mapping::Event>, Error> {
+        Ok(Records::new(Ring::new(self.ring(names::MAPPING_EVENTS)?), mapping::RING_BYTES))
     }
 
     /// Page faults, if the settings request them. Can be called once.
-    pub fn page_faults(&mut self) -> Result<PageFaults, Error> {
-        Ok(PageFaults::new(Ring::new(self.ring(names::PAGE_FAULTS)?)))
+    pub fn page_faults(&mut self) -> Result<Records<fault::Record>, Error> {
+        Ok(Records::new(Ring::new(self.ring(names::PAGE_FAULTS)?), fault::RING_BYTES))
+    }
+
+    /// Objects in Java heaps, with [`Programs::JavaHeap`]. Can be called once.
+    pub fn java_objects(&mut self) -> Result<Records<java_heap::Record>, Error> {
+        Ok(Records::new(Ring::new(self.ring(names::JAVA_OBJECTS)?), java_heap::RING_BYTES))
+    }
+
+    /// Sets the layout of a process's Java heap; the default value if it has none any more.
+    pub fn set_java_heap(&mut self, slot: ProcessSlot, layout: &java_heap::HeapLayout) -> Result<(), Error> {
+        let map = self.map_mut(names::JAVA_HEAPS)?;
+        let mut heaps = Array::<_, java_heap::HeapLayout>::try_from(map).map_err(Error::table)?;
+        heaps.set(slot.0.into(), *layout, 0).map_err(Error::table)
     }
 
     /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jjleak_common::fault::RING_BYTES as FAULT_RING_BYTES;
+use jjleak_common::java_heap::RING_BYTES as JAVA_RING_BYTES;
 use jjleak_common::mapping::{MappingKinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::settings::Settings as Constants;
@@ -18,7 +19,7 @@ use jjleak_common::{live, names, stack};
 use super::kernel_offsets::KernelOffsets;
 use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
-use super::{Error, Programs, SizeFilter, hooks, mapping_events};
+use super::{Error, Programs, SizeFilter, hooks, mapping_calls};
 use crate::processes::{MemoryLimit, Pid};
 
 /// The object compiled by `cargo xtask build`; empty in a build without it.
@@ -168,7 +169,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     let probes = Probes::load(object, &mut ebpf, programs, one_by_one)?;
     // Attach now: loading needs every map, and some are taken out soon.
     if mappings.is_some() {
-        mapping_events::follow(&mut ebpf)?;
+        mapping_calls::follow(&mut ebpf)?;
     }
     hooks::attach(&mut ebpf, &settings, &offsets)?;
     Ok((ebpf, probes))
@@ -230,8 +231,9 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
 }
 
 /// Sizes of the maps that depend on the settings: entries, or bytes of ring buffers.
-fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 9] {
+fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 10] {
     let stacks = FIRST_ROW + (1 << constants.stack_rows_log2);
+    let java = if settings.programs == Programs::JavaHeap { JAVA_RING_BYTES } else { UNUSED_RING_BYTES };
     [
         (names::LIVE, 1 << constants.live_sets_log2),
         (names::SPILL, live::spill_entries(settings.capacity.blocks)),
@@ -241,6 +243,7 @@ fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u3
         (names::EVENTS, if settings.trace { RING_BYTES } else { PAGE }),
         (names::MAPPING_EVENTS, settings.mappings.map_or(UNUSED_RING_BYTES, |_| MAPPING_RING_BYTES)),
         (names::PAGE_FAULTS, if settings.faults { FAULT_RING_BYTES } else { UNUSED_RING_BYTES }),
+        (names::JAVA_OBJECTS, java),
         (names::MAPPINGS, 1 + TABLES_PER_PROCESS * settings.capacity.processes),
     ]
 }

@@ -8,7 +8,7 @@ use super::args::Args;
 use super::failure::USAGE;
 use crate::allocators::{CallFollowing, NamedAllocator};
 use crate::profile::SourceKind;
-use crate::session::AllocatorChoice;
+use crate::session::{AllocatorChoice, Probed};
 
 /// Maximum size of an allocator table; a function takes about 80 bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
@@ -23,8 +23,12 @@ pub(super) fn choice(args: &Args) -> Result<AllocatorChoice, Failure> {
         named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
     }
     let following = if args.entry_and_return { CallFollowing::EntryAndReturn } else { CallFollowing::Inside };
-    let is_none = args.source == SourceKind::Growth;
-    Ok(AllocatorChoice { is_none, only: args.obj.clone(), named, following })
+    let probed = match args.source {
+        SourceKind::Growth => Probed::Nothing,
+        SourceKind::JavaHeap => Probed::JavaHeap,
+        SourceKind::Malloc | SourceKind::File => Probed::Allocators,
+    };
+    Ok(AllocatorChoice { probed, only: args.obj.clone(), named, following })
 }
 
 fn read_table(path: &Path) -> Result<Vec<NamedAllocator>, Failure> {

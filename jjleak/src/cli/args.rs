@@ -267,7 +267,7 @@ impl Args {
 
     /// Contents of text reports: those of bcc's memleak if options of its kind are given.
     pub(super) fn contents(&self) -> Contents {
-        let chooses = self.source == SourceKind::Growth
+        let chooses = !self.source.is_judged()
             || self.older > 0
             || self.min_size > 0
             || self.max_size < u64::MAX
@@ -278,7 +278,7 @@ impl Args {
     /// Returns true if any output contains verdicts.
     pub(super) fn wants_verdicts(&self) -> bool {
         let has_verdicts = |format: &Format| *format != Format::Text || self.contents().verdicts;
-        self.source != SourceKind::Growth && !self.trace && self.outputs.format.iter().any(has_verdicts)
+        self.source.is_judged() && !self.trace && self.outputs.format.iter().any(has_verdicts)
     }
 
     /// Applies the arguments to the settings of the kernel side.
@@ -313,9 +313,10 @@ impl Args {
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
             // Younger allocations are not in the figures and must not be judged.
-            settle: match self.source {
-                SourceKind::Growth => Duration::ZERO,
-                _ => self.settle.max(Duration::from_millis(self.older)),
+            settle: if self.source.is_judged() {
+                self.settle.max(Duration::from_millis(self.older))
+            } else {
+                Duration::ZERO
             },
             some_sizes: self.min_size > 0 || self.max_size < u64::MAX,
             threads: self.threads,

@@ -7,6 +7,7 @@ use super::daemon::DaemonArgs;
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::growth::GrowthArgs;
+use super::heap::HeapArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
 use super::memory::MemoryArgs;
 use super::report::ReportArgs;
@@ -41,6 +42,7 @@ pub(super) enum Command {
     Diff(DiffArgs),
     Memory(MemoryArgs),
     Growth(Box<GrowthArgs>),
+    Heap(Box<HeapArgs>),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
     Completions(CompletionsArgs),

@@ -10,7 +10,7 @@ use nix::unistd::Uid;
 
 use crate::error_chain::chain;
 use crate::notices::print;
-use crate::session::{self, BoundError, NoAllocator, SavedFileError};
+use crate::session::{self, BoundError, NoAllocator, NoJavaHeap, SavedFileError};
 use crate::{allocators, attach, live, processes, render, reports, store};
 
 pub(super) const DONE: u8 = 0;
@@ -172,6 +172,7 @@ impl From<session::Error> for Failure {
             E::Attach(error) => return error.into(),
             E::Bound(error) => return error.into(),
             E::NoAllocator(error) => return error.into(),
+            E::NoJavaHeap(error) => return error.into(),
             E::SavedFile(error) => return error.into(),
             E::TooManyProcesses(_) => (OTHER, "profile fewer processes, or raise --max-processes"),
             E::CountCalls => (
@@ -233,6 +234,22 @@ impl From<NoAllocator> for Failure {
             )
         };
         Self::new(OTHER, chain(&error), remedy)
+    }
+}
+
+impl From<NoJavaHeap> for Failure {
+    fn from(error: NoJavaHeap) -> Self {
+        let remedy = match &error {
+            NoJavaHeap::NoJvm(_) => {
+                "name the process of a JVM; jjleak memory -p PID says what another process grows by"
+            }
+            NoJavaHeap::Old { .. } => "use JDK 11 or later; jjleak -p PID follows the JVM's native memory",
+            NoJavaHeap::NoSymbols { .. } => {
+                "install the JVM's debug symbols (openjdk-17-dbg in Debian, openjdk17-dbg in Alpine, \
+                 java-17-openjdk-debuginfo in Fedora; of the JDK's own version), or run a JDK that has them, such as Temurin"
+            }
+        };
+        Self::new(OTHER, error.to_string(), remedy)
     }
 }
 

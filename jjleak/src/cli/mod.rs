@@ -13,6 +13,7 @@ mod doctor;
 mod estimate;
 mod failure;
 mod growth;
+mod heap;
 mod hints;
 mod manual;
 mod memory;
@@ -21,6 +22,7 @@ mod plan;
 mod profile;
 mod report;
 mod signals;
+mod source_args;
 mod top;
 mod top_args;
 mod view;
@@ -90,6 +92,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     init_log(match &command_line.command {
         Some(Command::Top(args)) => args.verbosity(),
         Some(Command::Growth(args)) => args.verbosity(),
+        Some(Command::Heap(args)) => args.verbosity(),
         _ => command_line.args.verbose,
     });
     match command_line.command {
@@ -98,6 +101,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Memory(args)) => memory::scan(&args),
         Some(Command::Growth(args)) => growth::follow(&args),
+        Some(Command::Heap(args)) => heap::follow(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Completions(args)) => {
             manual::completions(&args);

@@ -64,7 +64,10 @@ fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {
 }
 
 fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
-    let mut settings = Settings::new(Programs::Accounting);
+    let mut settings = Settings::new(match args.source {
+        SourceKind::JavaHeap => Programs::JavaHeap,
+        _ => Programs::Accounting,
+    });
     settings.sizes = args.size_filter()?;
     settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
     settings.mappings = args.mmap;
@@ -79,8 +82,8 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
         _ => args.max_processes,
     };
     args.apply(&mut settings);
-    if args.source == SourceKind::Growth {
-        settings.faults = true;
+    settings.faults = args.source == SourceKind::Growth;
+    if !args.source.is_judged() {
         settings.capacity.blocks = 1;
     }
     Ok(settings)

@@ -11,7 +11,6 @@ use super::top_args::TopArgs;
 use super::{Failure, plan, profile};
 use crate::live::{Live, ViewPlan};
 use crate::processes::Streams;
-use crate::profile::SourceKind;
 use crate::render::printable;
 use crate::top::{About, Colors};
 
@@ -40,7 +39,7 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
         folder: profiling.outputs.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
     };
     let mut plan = plan::plan(profiling, Streams::Silent)?;
-    plan.schedule.has_verdicts = profiling.source != SourceKind::Growth;
+    plan.schedule.has_verdicts = profiling.source.is_judged();
     profile::run(profiling, plan, &mut Live::new(about, view, profiling.output_plan()))
 }
 

@@ -30,6 +30,11 @@ pub(super) struct TopArgs {
     #[arg(id = "of_growth", long = "growth")]
     #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "sample_rate", "sample_bytes", "combined_only", "older"])]
     of_growth: bool,
+
+    /// Show who allocates in Java heaps, as jjleak heap does, instead of native allocations
+    #[arg(id = "of_heap", long = "heap", conflicts_with = "of_growth")]
+    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "combined_only", "older"])]
+    of_heap: bool,
 }
 
 impl TopArgs {
@@ -95,8 +100,12 @@ impl clap::Args for Profiling {
 
 impl FromArgMatches for Profiling {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let of_growth = matches.try_get_one::<bool>("of_growth").ok().flatten().is_some_and(|given| *given);
-        let source = if of_growth { SourceKind::Growth } else { SourceKind::Malloc };
+        let is_given = |id| matches.try_get_one::<bool>(id).ok().flatten().is_some_and(|given| *given);
+        let source = match (is_given("of_growth"), is_given("of_heap")) {
+            (true, _) => SourceKind::Growth,
+            (_, true) => SourceKind::JavaHeap,
+            _ => SourceKind::Malloc,
+        };
         Ok(Self(Args { source, ..Args::from_arg_matches(matches)? }))
     }
 

@@ -3,13 +3,13 @@
 //! In: an [`Attachment`]. Out: a [`Snapshot`](crate::snapshot::Snapshot) per process: live blocks summed by stack, cumulative counters,
 //! losses. The tables are read through `mmap`, without a system call per entry and without stopping anything.
 
+mod counted;
 mod counters;
 mod eviction;
 mod frames;
 mod freed;
 mod live;
 mod mappings;
-mod pages;
 mod snapshots;
 mod spill;
 mod stacks;
@@ -31,7 +31,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::{StackFrame, StackRow, StackTotals, StackUsage, lost_row};
 
-use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
+use crate::attach::{Attachment, Error, Mapped, Programs, Settings, now_ns};
 use crate::fast_map::{FastMap, fast_map};
 use crate::sample_windows::{Pace, Windows};
 use crate::snapshot::{Allocated, RawStack, Thread};
@@ -42,8 +42,8 @@ use timelines::Timelines;
 use unfinished::UnfinishedStacks;
 use windows::WindowSums;
 
+pub(crate) use counted::CountedStack;
 pub use eviction::EvictedRow;
-pub(crate) use pages::StackPages;
 
 /// Reads the tables of an attachment.
 pub struct Collector {
@@ -64,7 +64,7 @@ pub struct Collector {
     timelines: Timelines,
     windows: Option<WindowSums>,
     schedule: EvictionSchedule,
-    /// True if rows from which nothing was allocated are kept: stacks of mappings and of page faults are counted on the user side only.
+    /// True if rows from which nothing was allocated are kept: stacks of mappings, of page faults and of Java objects are counted on the user side only.
     keeps_uncounted: bool,
     /// Number of rows of the stack table that had blocks at the last snapshot.
     rows_with_blocks: usize,
@@ -75,7 +75,7 @@ pub struct Collector {
 impl Collector {
     /// Maps the tables, except that of live blocks, which is mapped while it is read. Must be called once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
-        let Settings { sampling, combined, threads, mappings, faults, .. } = *attachment.settings();
+        let Settings { sampling, combined, threads, mappings, faults, programs, .. } = *attachment.settings();
         let mut live = Mapped::writable(attachment.map(names::LIVE)?)?;
         live.release();
         Ok(Self {
@@ -92,7 +92,7 @@ impl Collector {
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
             schedule: EvictionSchedule::default(),
-            keeps_uncounted: mappings.is_some() || faults,
+            keeps_uncounted: mappings.is_some() || faults || programs == Programs::JavaHeap,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
             frames: Frames::new(
                 attachment.ring(names::FRAMES)?,

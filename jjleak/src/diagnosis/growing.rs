@@ -99,11 +99,11 @@ impl Grown {
         [headline].into_iter().chain(cause.into_iter().flatten()).collect()
     }
 
-    /// Lines for a report on pages: what grows, and the cause. Such a report is the next step of some causes.
+    /// Lines for a report of another source: what grows, and the cause. Such a report `is_next` to some causes.
     #[must_use]
-    pub fn beside_pages(&self) -> Vec<String> {
+    pub fn beside_source(&self, is_next: impl Fn(Cause) -> bool) -> Vec<String> {
         let lines = self.beside(None);
-        let is_here = self.findings.first().is_some_and(|worst| worst.cause.leads_to_pages());
+        let is_here = self.findings.first().is_some_and(|worst| is_next(worst.cause));
         let kept = if is_here { 2 } else { lines.len() };
         lines.into_iter().take(kept).collect()
     }
@@ -174,7 +174,7 @@ mod tests {
         assert!(grown(Cause::None).beside(Some(0)).is_empty());
         let mut pool = grown(Cause::OwnPool);
         pool.findings[0].to_do = "jjleak growth -p 42".to_owned();
-        assert_eq!((pool.beside(None).len(), pool.beside_pages().len()), (3, 2));
+        assert_eq!((pool.beside(None).len(), pool.beside_source(Cause::leads_to_pages).len()), (3, 2));
         // Unknown: nothing is said of it.
         assert_eq!(grown(Cause::JavaHeap).beside(None)[0], headline);
     }

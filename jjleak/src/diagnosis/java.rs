@@ -38,15 +38,10 @@ impl Growth<'_> {
                 "let it give memory back: -XX:MaxHeapFreeRatio, -XX:G1PeriodicGCInterval, or a smaller -Xmx";
             return finding(Cause::HeapPolicy, grown, evidence, to_do);
         }
-        let to_do = if is_kept {
-            format!("jcmd {} GC.heap_dump FILE: what is kept survives collections", self.pid)
-        } else {
-            format!(
-                "jcmd {} GC.class_histogram; -Xmx limits it, and garbage counts until it is collected",
-                self.pid
-            )
-        };
-        finding(Cause::JavaHeap, grown, evidence, &to_do)
+        if !is_kept {
+            evidence.push("until a collection, garbage counts".to_owned());
+        }
+        finding(Cause::JavaHeap, grown, evidence, &format!("jjleak heap -p {}", self.pid))
     }
 
     /// Direct buffers that Java code keeps: native memory with a limit of its own.

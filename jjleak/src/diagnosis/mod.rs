@@ -70,8 +70,15 @@ pub enum Cause {
 
 impl Cause {
     /// Returns true if the next step is to find the stacks that touch the memory.
-    const fn leads_to_pages(self) -> bool {
+    #[must_use]
+    pub const fn leads_to_pages(self) -> bool {
         matches!(self, Self::SharedMemory | Self::OwnPool)
+    }
+
+    /// Returns true if the next step is to find who allocates in the Java heap.
+    #[must_use]
+    pub const fn leads_to_java_heap(self) -> bool {
+        matches!(self, Self::JavaHeap)
     }
 
     /// Name in JSON.

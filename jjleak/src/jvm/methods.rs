@@ -99,6 +99,11 @@ impl MethodLayout {
         self.knows_bytecode
     }
 
+    /// The symbol that names a class.
+    pub(super) fn class_symbol(&self, memory: &impl Memory, class: u64) -> Option<u64> {
+        self.class_name.read(memory, class)
+    }
+
     /// Name of a class, in HotSpot's notation.
     pub(super) fn class_name(&self, memory: &impl Memory, class: u64) -> Option<String> {
         self.symbol(memory, self.class_name.read(memory, class)?)
@@ -167,7 +172,7 @@ impl MethodLayout {
     }
 
     /// A HotSpot `Symbol`, a string with its length in front. Nearly all fit in one read.
-    fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
+    pub(super) fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
         let mut start = [0; SHORT_TEXT];
         let read = memory.read(at, &mut start);
         let start = start.get(..read)?;

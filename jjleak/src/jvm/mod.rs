@@ -7,6 +7,7 @@
 //! the JVM, and it is not stopped. Nothing that is read is trusted: it changes meanwhile, and the target
 //! controls it.
 
+mod allocation;
 mod blob;
 mod codecache;
 mod continuations;
@@ -31,8 +32,10 @@ use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
 
+use allocation::AllocationLayout;
 use codecache::CodeCacheLayout;
 use continuations::{ContinuationLayout, variable};
+use jjleak_common::java_heap::HeapLayout;
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use memory::Paged;
 use methods::MethodLayout;
@@ -81,6 +84,8 @@ pub struct Jvm<M> {
     scopes: Option<ScopeLayout>,
     /// `None` without virtual threads, or if the layout of their frames is unknown.
     continuations: Option<ContinuationLayout>,
+    /// `None` if what threads allocate cannot be read in this version.
+    allocation: Option<AllocationLayout>,
     version: u64,
 }
 
@@ -101,9 +106,31 @@ impl<M: Memory> Jvm<M> {
             methods: MethodLayout::of(&structs, version)?,
             scopes: ScopeLayout::of(&structs, version).ok(),
             continuations,
+            allocation: AllocationLayout::of(&structs),
             version,
             memory,
         })
+    }
+
+    /// Offsets that the kernel side needs to read what threads allocate; `None` if this version does not describe them.
+    #[must_use]
+    pub fn heap_layout(&self) -> Option<HeapLayout> {
+        self.allocation.as_ref()?.for_kernel()
+    }
+
+    /// Bytes that each thread has allocated in the Java heap since its start, by the address of its structure.
+    #[must_use]
+    pub fn allocated_by_threads(&self) -> Option<HashMap<u64, u64>> {
+        self.allocation.as_ref()?.by_threads(&self.memory)
+    }
+
+    /// Name of a class in source notation. `name` is the symbol that was its name; `None` if it is not any more, because the class was
+    /// unloaded.
+    #[must_use]
+    pub fn class_name(&self, class: u64, name: u64) -> Option<String> {
+        let is_current = || self.methods.class_symbol(&self.memory, class) == Some(name);
+        let text = self.methods.symbol(&self.memory, name).filter(|_| is_current())?;
+        Some(names::class(&text))
     }
 
     /// The JDK's major version.

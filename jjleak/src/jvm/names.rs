@@ -3,6 +3,31 @@
 /// The source name of a method of a class, given in class file notation. It drops the suffixes that
 /// distinguish copies of the same code: the address of a hidden class, and the number of a lambda.
 pub(super) fn method(class: &str, method: &str) -> String {
+    format!("{}.{method}", plain_class(class))
+}
+
+/// The source name of a class, given in class file notation: arrays as `byte[]` and `java.lang.String[]`.
+pub(super) fn class(name: &str) -> String {
+    let element = name.trim_start_matches('[');
+    let dimensions = name.len() - element.len();
+    if dimensions == 0 {
+        return plain_class(name);
+    }
+    let element = match element {
+        "Z" => "boolean".to_owned(),
+        "B" => "byte".to_owned(),
+        "C" => "char".to_owned(),
+        "S" => "short".to_owned(),
+        "I" => "int".to_owned(),
+        "J" => "long".to_owned(),
+        "F" => "float".to_owned(),
+        "D" => "double".to_owned(),
+        _ => plain_class(element.strip_prefix('L').unwrap_or(element).trim_end_matches(';')),
+    };
+    element + &"[]".repeat(dimensions)
+}
+
+fn plain_class(class: &str) -> String {
     let class = without_address(class);
     let class = match class.split_once("$$Lambda$") {
         Some((outer, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -10,7 +35,7 @@ pub(super) fn method(class: &str, method: &str) -> String {
         }
         _ => class.to_owned(),
     };
-    format!("{}.{method}", class.replace('/', "."))
+    class.replace('/', ".")
 }
 
 /// The name of a hidden class without its address: `Name+0x00007f0123456789`, or with `/` in messages.
@@ -24,6 +49,19 @@ fn without_address(class: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arrays_are_named_by_their_elements() {
+        for (name, expected) in [
+            ("[B", "byte[]"),
+            ("[[J", "long[][]"),
+            ("[Ljava/lang/String;", "java.lang.String[]"),
+            ("java/util/HashMap$Node", "java.util.HashMap$Node"),
+            ("[LMain$$Lambda+0x00007f1d3c000400;", "Main$$Lambda[]"),
+        ] {
+            assert_eq!(class(name), expected);
+        }
+    }
 
     #[test]
     fn classes_are_named_with_dots_and_without_what_distinguishes_copies() {

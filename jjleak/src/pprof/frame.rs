@@ -8,7 +8,7 @@ const BY_FRAME_POINTER: u32 = 1 << 5;
 const TAIL_CALL: u32 = 1 << 6;
 
 /// Numbers of kinds in files. They never change, so that old files stay readable.
-const NUMBERS: [(FrameKind, u32); 10] = [
+const NUMBERS: [(FrameKind, u32); 11] = [
     (FrameKind::Unknown, 0),
     (FrameKind::Native, 1),
     (FrameKind::Java, 2),
@@ -19,6 +19,7 @@ const NUMBERS: [(FrameKind, u32); 10] = [
     (FrameKind::Thread, 7),
     (FrameKind::Signal, 8),
     (FrameKind::Memory, 9),
+    (FrameKind::Class, 10),
 ];
 
 /// Returns whether two consecutive frames are lines of one location: functions inlined at one address.

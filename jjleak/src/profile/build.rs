@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jjleak_common::counter::{Counter, Kind};
 use smallvec::SmallVec;
 
-use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, Totals};
+use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, SourceKind, StackProfile, Totals};
 use crate::snapshot::{self, Cohorts, LiveBlocks, NamedStack, Snapshot, StackUse};
 
 impl Profile {
@@ -71,12 +71,14 @@ impl Profile {
 
 fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -> StackProfile {
     let used = if coverage.knows_live() { used } else { never_freed(&used) };
+    let has_error =
+        coverage.is_estimate() && (coverage.knows_live() || coverage.source == SourceKind::JavaHeap);
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
     StackProfile {
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
         allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
-        live_error: (coverage.is_estimate() && coverage.knows_live()).then(|| Totals {
+        live_error: has_error.then(|| Totals {
             bytes: standard_error(used.live.bytes_variance),
             objects: standard_error(used.live.objects_variance),
         }),
@@ -97,7 +99,8 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
 /// Upper bound of live memory where frees are missed: all that was allocated.
 fn never_freed(used: &StackUse) -> StackUse {
     let StackUse { hash, allocated_objects: objects, allocated_bytes: bytes, .. } = *used;
-    let live = LiveBlocks { objects, bytes, ..LiveBlocks::default() };
+    let LiveBlocks { objects_variance, bytes_variance, .. } = used.live;
+    let live = LiveBlocks { objects, bytes, objects_variance, bytes_variance, ..LiveBlocks::default() };
     StackUse {
         hash,
         live,

@@ -204,13 +204,13 @@ impl Coverage {
     /// Returns whether live figures are known, at least as estimates; otherwise they are what was allocated.
     #[must_use]
     pub fn knows_live(&self) -> bool {
-        self.windows.is_none_or(|windows| windows.follows_frees)
+        self.source != SourceKind::JavaHeap && self.windows.is_none_or(|windows| windows.follows_frees)
     }
 
     /// Returns whether figures are estimates.
     #[must_use]
     pub const fn is_estimate(&self) -> bool {
-        self.sampling.is_estimate() || self.windows.is_some()
+        self.sampling.is_estimate() || self.windows.is_some() || matches!(self.source, SourceKind::JavaHeap)
     }
 }
 
@@ -316,7 +316,7 @@ pub struct StackProfile {
     pub live: Totals,
     /// Totals allocated since accounting began.
     pub allocated: Totals,
-    /// Standard errors of `live`; `None` if it is exact or an upper bound.
+    /// Standard errors of `live`; `None` if it is exact or an upper bound. Of `allocated` for a source that knows only that.
     pub live_error: Option<Totals>,
     /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
     pub growth: i64,

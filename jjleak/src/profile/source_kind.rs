@@ -8,13 +8,15 @@ pub enum SourceKind {
     Malloc,
     /// Pages that became resident.
     Growth,
+    /// Objects in a Java heap.
+    JavaHeap,
     /// A heap profile that an allocator or another tool has written.
     File,
 }
 
 impl SourceKind {
     /// All sources.
-    pub const ALL: [Self; 3] = [Self::Malloc, Self::Growth, Self::File];
+    pub const ALL: [Self; 4] = [Self::Malloc, Self::Growth, Self::JavaHeap, Self::File];
 
     /// Name in JSON.
     #[must_use]
@@ -22,8 +24,15 @@ impl SourceKind {
         match self {
             Self::Malloc => "malloc",
             Self::Growth => "growth",
+            Self::JavaHeap => "java_heap",
             Self::File => "file",
         }
+    }
+
+    /// Returns whether call sites are judged by what becomes of their blocks.
+    #[must_use]
+    pub const fn is_judged(self) -> bool {
+        matches!(self, Self::Malloc | Self::File)
     }
 
     /// The source with this name.

@@ -52,7 +52,8 @@ impl StackFilter {
             let kinds: BTreeSet<_> = self.kinds.iter().flat_map(|kinds| kinds.all()).copied().collect();
             for stack in &mut profile.stacks {
                 let is_shown = |frame: &&SharedFrame| {
-                    matches!(frame.kind, FrameKind::Thread | FrameKind::Memory) || kinds.contains(&frame.kind)
+                    matches!(frame.kind, FrameKind::Thread | FrameKind::Memory | FrameKind::Class)
+                        || kinds.contains(&frame.kind)
                 };
                 stack.frames = stack.frames.iter().filter(is_shown).cloned().collect();
             }

@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 
 use crate::analyze::{Rules, Selection};
 use crate::pprof;
-use crate::profile::{Coverage, Profile, Sampling, Totals};
+use crate::profile::{Coverage, Profile, Sampling, SourceKind, Totals};
 
 mod advice;
 mod collapsed;
@@ -23,6 +23,7 @@ mod fold;
 mod html;
 pub mod json;
 mod label;
+mod objects;
 #[cfg(test)]
 pub(crate) mod sample;
 mod short;
@@ -52,6 +53,14 @@ pub(crate) const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
 
 /// Basis of estimated figures, as text; `None` if they are exact.
 pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
+    if coverage.source == SourceKind::JavaHeap {
+        let of = "one object for each new buffer of a thread, and all outside of buffers";
+        return Some(match coverage.sampling {
+            Sampling::Bytes(bytes) => format!("{of}; of these, one in {bytes} bytes"),
+            Sampling::Rate(rate) => format!("{of}; of these, one in {rate}"),
+            Sampling::Off => of.to_owned(),
+        });
+    }
     match (coverage.sampling, coverage.windows) {
         (Sampling::Rate(rate), _) => Some(format!("one allocation in {rate}")),
         (Sampling::Bytes(bytes), _) => Some(format!("one allocation in {bytes} bytes")),

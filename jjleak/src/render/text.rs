@@ -16,7 +16,7 @@ use super::label::{NO_STACK, label, module, printable};
 use super::threads::ThreadShares;
 use super::verdicts::{evidence, is_judged, is_watched, of_what_is_shown, others, site, too_early};
 use super::words::words;
-use super::{Options, short, units};
+use super::{Options, objects, short, units};
 use crate::analyze::SortBy;
 use crate::profile::{
     Block, Coverage, Frame, Profile, SourceKind, StackProfile, Totals, Verdict, VerdictKind,
@@ -25,6 +25,9 @@ use crate::profile::{
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let Options { contents, selection, time_zone, .. } = options;
+    if profile.coverage.source == SourceKind::JavaHeap && !options.full {
+        return objects::write(profile, options, out);
+    }
     let judges = contents.verdicts && is_watched(profile);
     if judges && !contents.outstanding && !options.full {
         return short::write(profile, options, out);

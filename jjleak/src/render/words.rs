@@ -60,10 +60,26 @@ const OF_PAGES: Words = Words {
     never: "No page has become resident.",
 };
 
+const OF_OBJECTS: Words = Words {
+    live: "allocated",
+    live_title: "Allocated since the start",
+    allocated: "allocated",
+    allocated_title: "Allocated since the start",
+    object: "object",
+    objects: "objects",
+    calls: "objects",
+    calls_shortly: "objects",
+    all_counted: "every sample was counted",
+    parts: "objects",
+    listed: "stacks by the Java objects that they have allocated",
+    never: "No object was allocated.",
+};
+
 /// The words of a source.
 pub(crate) const fn words(source: SourceKind) -> &'static Words {
     match source {
         SourceKind::Malloc | SourceKind::File => &OF_ALLOCATIONS,
         SourceKind::Growth => &OF_PAGES,
+        SourceKind::JavaHeap => &OF_OBJECTS,
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use jjleak_common::trace::Event;
 
 use crate::attach::Following;
-use crate::diagnosis::{Growing, Grown};
+use crate::diagnosis::{Cause, Growing, Grown};
 use crate::notices::{Progress, print};
 use crate::processes::Pid;
 use crate::profile::{Profile, SourceKind};
@@ -84,7 +84,8 @@ impl Reports {
         }
         let Some(grown) = &self.grown else { return };
         profile.growth = match profile.coverage.source {
-            SourceKind::Growth => grown.beside_pages(),
+            SourceKind::Growth => grown.beside_source(Cause::leads_to_pages),
+            SourceKind::JavaHeap => grown.beside_source(Cause::leads_to_java_heap),
             SourceKind::Malloc | SourceKind::File => grown.beside(comparable_live(profile, grown)),
         };
     }

@@ -11,11 +11,23 @@ fn is_link_to(named: &Path, path: &Path) -> bool {
     named.components().count() > 1 && fs::canonicalize(named).is_ok_and(|found| found == path)
 }
 
+/// Functions that get probes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Probed {
+    /// Those of allocators.
+    #[default]
+    Allocators,
+    /// Those with which JVMs announce objects in their heaps.
+    JavaHeap,
+    /// None: stacks and weights come from elsewhere.
+    Nothing,
+}
+
 /// Selection of allocators.
 #[derive(Debug, Default)]
 pub struct AllocatorChoice {
-    /// True if no allocator is profiled, because stacks and weights come from elsewhere.
-    pub is_none: bool,
+    /// Functions that get probes.
+    pub probed: Probed,
     /// The only file to search, if one is given.
     pub only: Option<PathBuf>,
     /// Allocators named by the user.
@@ -32,8 +44,10 @@ impl AllocatorChoice {
         elf: Content<'_>,
         debug_file: Option<Content<'_>>,
     ) -> Result<ModuleAllocators, allocators::Error> {
-        if self.is_none {
-            return Ok(ModuleAllocators::default());
+        match self.probed {
+            Probed::Allocators => {}
+            Probed::JavaHeap => return java_heap(path, elf, debug_file),
+            Probed::Nothing => return Ok(ModuleAllocators::default()),
         }
         let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
@@ -60,6 +74,23 @@ impl AllocatorChoice {
     pub(super) fn is_explicit(&self, family: &str) -> bool {
         self.named.iter().any(|named| named.explicit && named.name == family)
     }
+}
+
+/// The functions of a Java heap in a file, if it is a JVM's library.
+fn java_heap(
+    path: &Path,
+    elf: Content<'_>,
+    debug_file: Option<Content<'_>>,
+) -> Result<ModuleAllocators, allocators::Error> {
+    let heap = NamedAllocator::java_heap();
+    if !heap.may_be_in(path) {
+        return Ok(ModuleAllocators::default());
+    }
+    let following = CallFollowing::EntryAndReturn;
+    let found = find_sites(elf, Hints { named: &[&heap], debug_file, following })?;
+    let mut profiled = found.profiled;
+    profiled.retain(|allocator| allocator.family == heap.name);
+    Ok(ModuleAllocators { profiled, unfollowed: Vec::new(), stripped: found.stripped })
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ pub enum Error {
     /// A process has nothing to count.
     #[error(transparent)]
     NoAllocator(#[from] NoAllocator),
+    /// A process has no Java heap that can be followed.
+    #[error(transparent)]
+    NoJavaHeap(#[from] NoJavaHeap),
     /// There is no room for another process.
     #[error("no room for process {0}: the process table is full")]
     TooManyProcesses(Pid),
@@ -98,6 +101,30 @@ pub struct NoAllocator {
     pub only: Option<PathBuf>,
     /// Files of the process that cannot be opened, if there are any.
     pub unopened: Option<UnopenedFiles>,
+}
+
+/// A process without a Java heap that can be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoJavaHeap {
+    /// It runs no HotSpot JVM.
+    #[error("process {0} runs no HotSpot JVM: it does not map libjvm.so")]
+    NoJvm(Pid),
+    /// The functions that announce objects do not say which thread allocates.
+    #[error("process {pid} runs JDK {version}, which does not say which thread allocates")]
+    Old {
+        /// The process.
+        pid: Pid,
+        /// The JDK's major version.
+        version: u64,
+    },
+    /// Its library has no symbols.
+    #[error("process {pid}: {} has no symbols of the functions that announce objects (AllocTracer::send_allocation_in_new_tlab)", library.display())]
+    NoSymbols {
+        /// The process.
+        pid: Pid,
+        /// The library.
+        library: PathBuf,
+    },
 }
 
 /// Files of a process that cannot be opened.

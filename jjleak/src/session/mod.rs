@@ -31,8 +31,8 @@ use crate::profile::Profile;
 use waiting::{at, every, readable, ready};
 use watch::Watch;
 
-pub use allocator_choice::AllocatorChoice;
-pub use error::{BoundError, Error, NoAllocator, UnopenedFiles};
+pub use allocator_choice::{AllocatorChoice, Probed};
+pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, UnopenedFiles};
 pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;
 pub use observer::{Notice, Observer, Step};

@@ -54,6 +54,12 @@ impl Frame {
         Self { symbol: name, kind: FrameKind::Memory, ..Self::default() }
     }
 
+    /// The innermost frame, which represents objects of this Java class.
+    #[must_use]
+    pub fn of_class(name: String) -> Self {
+        Self { symbol: name, kind: FrameKind::Class, ..Self::default() }
+    }
+
     /// The thread, if the frame represents one.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
@@ -99,13 +105,15 @@ pub enum FrameKind {
     Signal,
     /// No code: the frame represents the memory that the stack touched, see [`Frame::of_memory`].
     Memory,
+    /// No code: the frame represents Java objects of a class, see [`Frame::of_class`].
+    Class,
     /// No code: the frame represents the thread of the stack, see [`Frame::of_thread`].
     Thread,
 }
 
 impl FrameKind {
     /// All kinds, in the order of legends.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Native,
         Self::Java,
         Self::JavaInlined,
@@ -115,6 +123,7 @@ impl FrameKind {
         Self::Unknown,
         Self::Signal,
         Self::Memory,
+        Self::Class,
         Self::Thread,
     ];
 
@@ -131,6 +140,7 @@ impl FrameKind {
             Self::Unknown => "unknown",
             Self::Signal => "signal",
             Self::Memory => "memory",
+            Self::Class => "class",
             Self::Thread => "thread",
         }
     }

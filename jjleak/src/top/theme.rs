@@ -117,8 +117,8 @@ const fn sixteen(kind: FrameKind, depth: usize) -> Color {
         (FrameKind::Jvm, false) => Color::LightYellow,
         (FrameKind::JvmGenerated, true) => Color::Magenta,
         (FrameKind::JvmGenerated, false) => Color::LightMagenta,
-        (FrameKind::Memory, true) => Color::Blue,
-        (FrameKind::Memory, false) => Color::LightBlue,
+        (FrameKind::Memory | FrameKind::Class, true) => Color::Blue,
+        (FrameKind::Memory | FrameKind::Class, false) => Color::LightBlue,
         (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Signal | FrameKind::Thread, true) => Color::Gray,
         (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Signal | FrameKind::Thread, false) => {
             Color::White

@@ -2,6 +2,7 @@
 
 mod code_changes;
 mod damaged_memory;
+mod heap;
 mod javac;
 mod jdks;
 mod memory;

@@ -68,6 +68,11 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Memory"))
     }
 
+    /// Starts the program that allocates objects of known classes.
+    pub(crate) fn start_heap(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("HeapClasses"))
+    }
+
     /// Starts the program whose virtual threads wait and compute in turns.
     pub(crate) fn start_turns(java: &Path, options: &[&str]) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))
@@ -261,7 +266,7 @@ pub(crate) fn classes() -> &'static Path {
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
             .args(
-                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory"]
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory", "HeapClasses"]
                     .map(|name| fixtures.join(name).with_extension("java")),
             )
             .output()

@@ -3,6 +3,7 @@
 //! In: a prefix, or a table (`table`). Out: functions with their roles; the mapped files are searched for them before the known
 //! families.
 
+mod java_heap;
 mod table;
 
 pub use table::TableError;

@@ -147,6 +147,7 @@ fn is_application(frame: &Frame, rules: &Rules) -> bool {
         | FrameKind::Kernel
         | FrameKind::Signal
         | FrameKind::Memory
+        | FrameKind::Class
         | FrameKind::Thread => false,
     }
 }

@@ -53,6 +53,7 @@ impl Programs {
             (Self::Accounting, Block) => ("block_given", None),
             (Self::Accounting, Entry(Role::AllocateOrThrow) | Size) => ("noted_enter", None),
             (Self::Accounting, Exit) => ("noted_exit", None),
+            (Self::JavaHeap, Entry(Role::JavaObject)) => ("java_object", None),
             #[cfg(feature = "measuring")]
             (Self::Stacks, Entry(Role::Allocate)) => ("stack_enter", Some("bare_return")),
             #[cfg(feature = "measuring")]
@@ -86,6 +87,7 @@ impl Programs {
                 NOTHING,
                 "bare_return",
             ],
+            Self::JavaHeap => &["java_object", NOTHING, "bare_return"],
             Self::Bare => &[NOTHING, "bare_return"],
             Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
             #[cfg(feature = "measuring")]
@@ -137,7 +139,9 @@ const fn order(point: ProbePoint) -> u8 {
     match point {
         ProbePoint::Entry(Role::Free | Role::UnseenFree) => 0,
         ProbePoint::Entry(Role::Resize | Role::ResizeInPlace) => 1,
-        ProbePoint::Entry(Role::Allocate | Role::AllocateOrThrow | Role::UnseenAllocation)
+        ProbePoint::Entry(
+            Role::Allocate | Role::AllocateOrThrow | Role::UnseenAllocation | Role::JavaObject,
+        )
         | ProbePoint::Block
         | ProbePoint::Size
         | ProbePoint::Exit => 2,

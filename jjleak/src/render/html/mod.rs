@@ -117,11 +117,13 @@ fn flame(profile: &Profile) -> Markup {
     let occurs = |kind: &FrameKind| match kind {
         FrameKind::Thread => profile.coverage.threads,
         FrameKind::Memory => profile.coverage.source == SourceKind::Growth,
+        FrameKind::Class => profile.coverage.source == SourceKind::JavaHeap,
         _ => true,
     };
+    let is_of_objects = profile.coverage.source == SourceKind::JavaHeap;
     html! {
         section #graph {
-            h2 { "What holds the memory" }
+            h2 { @if is_of_objects { "What allocates in the Java heap" } @else { "What holds the memory" } }
             .tools {
                 input #search type="search" aria-label="search"
                     placeholder="Search functions and modules (/)";
@@ -148,9 +150,12 @@ fn flame(profile: &Profile) -> Markup {
                 }
             }
             p.note {
-                "The width of a frame is the " (live_or_allocated(&profile.coverage))
-                " memory allocated below it. Click to zoom, "
-                "Escape to go back. What leaks has a dark red edge."
+                @if is_of_objects { "The width of a frame is what was allocated below it. " }
+                @else {
+                    "The width of a frame is the " (live_or_allocated(&profile.coverage)) " memory allocated below it. "
+                }
+                "Click to zoom, Escape to go back."
+                @if !is_of_objects { " What leaks has a dark red edge." }
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn cards(profile: &Profile) -> Markup {
     html! {
         .cards {
             @if profile.coverage.knows_live() { (totals(words.live_title, profile.live(), words)) }
-            @else { (card("Live: not freed yet", "unknown", "following all frees costs more than --max-overhead allows", "bad")) }
+            @else if profile.coverage.source != SourceKind::JavaHeap { (card("Live: not freed yet", "unknown", "following all frees costs more than --max-overhead allows", "bad")) }
             (totals(words.allocated_title, profile.allocated(), words))
             @if let [first, .., last] = &profile.history[..] && profile.coverage.knows_live() {
                 (change(words.live, first, last, profile.history.len()))

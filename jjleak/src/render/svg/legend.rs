@@ -36,6 +36,7 @@ pub(super) const fn color(kind: FrameKind) -> Color {
         FrameKind::Unknown => 0xd3_d3d3,
         FrameKind::Signal => 0xe0_8fb0,
         FrameKind::Memory => 0x7f_c8c2,
+        FrameKind::Class => 0x5f_a8d3,
         FrameKind::Thread => 0xb3_a6dc,
     })
 }
@@ -56,6 +57,7 @@ pub(super) const fn name(kind: FrameKind) -> &'static str {
         FrameKind::Unknown => "unknown",
         FrameKind::Signal => "signal",
         FrameKind::Memory => "memory",
+        FrameKind::Class => "Java class",
         FrameKind::Thread => "thread",
     }
 }

@@ -1,6 +1,7 @@
 //! Figures of the processes: read from the kernel side, judged, and what they cost.
 
 use super::children::Children;
+use super::java_heap::JavaHeap;
 use super::mappings::Mappings;
 use super::touched::Touched;
 use crate::analyze::{Growth, Histories};
@@ -15,6 +16,7 @@ pub(super) struct Accounting {
     pub(super) collector: Collector,
     pub(super) mappings: Mappings,
     pub(super) touched: Touched,
+    pub(super) java_heap: JavaHeap,
     pub(super) coverage: Coverage,
     pub(super) growth: Growth,
     pub(super) histories: Histories,
@@ -33,6 +35,7 @@ impl Accounting {
         Ok(Self {
             mappings: Mappings::follow(settings.mappings, settings.sizes, attachment)?,
             touched: Touched::follow(settings.faults, attachment)?,
+            java_heap: JavaHeap::follow(attachment)?,
             collector: Collector::new(attachment)?,
             coverage,
             growth: Growth::default(),

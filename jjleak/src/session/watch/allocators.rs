@@ -13,8 +13,9 @@ use crate::allocators::{MissingFunction, ModuleAllocators, ProfiledAllocator, Un
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::error_chain::chain;
 use crate::file_content::{Content, LazyFile};
+use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
-use crate::session::AllocatorChoice;
+use crate::session::{AllocatorChoice, Probed};
 use crate::snapshot::RawStack;
 use crate::symbolize::StackNames;
 
@@ -52,7 +53,7 @@ impl Allocators {
 
     /// Returns true if no allocator is profiled.
     pub(super) fn are_none(&self) -> bool {
-        self.choice.is_none
+        self.choice.probed == Probed::Nothing
     }
 
     pub(super) fn choice(&self) -> &AllocatorChoice {
@@ -128,6 +129,10 @@ impl Allocators {
 
     /// Returns true if a module has an allocator that had no probes at `at_ns`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) fn has_missed(&mut self, slot: Option<ProcessSlot>, module: &Module, at_ns: u64) -> bool {
+        // An announced object stands for all that its thread has allocated before.
+        if self.choice.probed == Probed::JavaHeap {
+            return false;
+        }
         let since = self.attached.get(&(slot, module.version)).copied();
         !self.find(module).is_empty() && since.is_none_or(|since| since > at_ns)
     }
@@ -244,7 +249,7 @@ fn profiled(
 
 /// Finds the allocators in a file.
 pub(super) fn find_in(module: &Module, choice: &AllocatorChoice) -> Result<ModuleAllocators, String> {
-    if choice.is_none {
+    if choice.probed == Probed::Nothing {
         return Ok(ModuleAllocators::default());
     }
     let content = module.content().map_err(|error| error.to_string())?;
@@ -266,7 +271,8 @@ pub(super) fn find_in_content(
     };
     let found = find(None)?;
     let is_hidden = found.unfollowed.iter().any(|it| matches!(it, Unfollowed::Hidden(_)));
-    if !is_hidden && (!found.stripped || !found.profiled.is_empty()) {
+    let has_no_symbols = found.stripped || choice.probed == Probed::JavaHeap && jvm::has_name(module);
+    if !is_hidden && (!has_no_symbols || !found.profiled.is_empty()) {
         return Ok(found);
     }
     let Some(debug_file) = module.find_debug_file(elf) else { return Ok(found) };

@@ -14,7 +14,7 @@ use crate::error_chain::chain;
 use crate::processes::{
     self, ExitWatch, Launch, Mapping, ModuleTable, Narrow, Pid, Process, Progress, living_thread,
 };
-use crate::session::Error;
+use crate::session::{Error, Probed};
 
 /// Maximum time of attaching before other work gets a turn: reports, and hints of new processes.
 const ATTACHING: Duration = Duration::from_millis(500);
@@ -77,7 +77,7 @@ impl Watch {
         let needs_allocator =
             self.lifecycle.following != Following::Everyone && !self.files.allocators.are_none();
         if needs_allocator && !self.is_counted(watched) {
-            return Err(watched.has_no_allocator(self.files.allocators.choice()).into());
+            return Err(watched.is_not_counted(self.files.allocators.choice()));
         }
         self.attachment.processes().arm(watched.image)?;
         // Afterwards: pages that are touched in between have a fault.
@@ -155,10 +155,11 @@ impl Watch {
                 break;
             }
         }
-        let needs_allocator =
-            self.lifecycle.following == Following::Nobody && !self.files.allocators.are_none();
+        // The java command loads the JVM later.
+        let needs_allocator = self.lifecycle.following == Following::Nobody
+            && self.files.allocators.choice().probed == Probed::Allocators;
         if needs_allocator && !self.is_counted(&watched) {
-            return Err(watched.has_no_allocator(self.files.allocators.choice()).into());
+            return Err(watched.is_not_counted(self.files.allocators.choice()));
         }
         watched.process = Process::open(pid)?;
         watched.started = watched.program();

@@ -103,7 +103,8 @@ impl WatchedJvm {
         self.names.unnamed
     }
 
-    fn jvm(&self) -> Option<&Jvm<ProcessMemory>> {
+    /// The JVM, if it can be read.
+    pub(super) fn jvm(&self) -> Option<&Jvm<ProcessMemory>> {
         if let Stage::Known(jvm) = &self.stage { Some(jvm) } else { None }
     }
 
@@ -188,7 +189,12 @@ impl Watch {
         thread: Pid,
         scan: &Scan,
     ) -> Result<bool, Error> {
-        match watched.jvm.check(thread, &mut self.stacks.jvm_libraries) {
+        let news = watched.jvm.check(thread, &mut self.stacks.jvm_libraries);
+        if let Some(jvm) = watched.jvm.jvm() {
+            let is_started = watched.started.is_some();
+            self.accounting.java_heap.begin(watched.image, jvm, is_started, &mut self.attachment)?;
+        }
+        match news {
             News::Nothing => return Ok(false),
             News::Code(code) => self.attachment.set_generated(watched.slot(), &code),
             News::Unknown => {}
@@ -231,6 +237,9 @@ impl Watch {
         for watched in self.processes.values_mut() {
             if let Some(code) = watched.jvm.continuations() {
                 self.attachment.set_generated(watched.slot(), &code);
+            }
+            if let Some(jvm) = watched.jvm.jvm() {
+                self.accounting.java_heap.name_classes(watched.image, jvm);
             }
             name_generated(&mut self.stacks.names, &mut self.accounting.collector, watched, Urgency::Soon);
         }

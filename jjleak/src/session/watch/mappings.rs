@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
-use jjleak_common::mapping::MappingKinds;
+use jjleak_common::mapping::{Event, MappingKinds};
 use jjleak_common::process::ImageId;
 
-use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
+use crate::attach::{Attachment, Drained, Images, Records, SizeFilter};
 use crate::collect::Collector;
 use crate::mappings::TrackedMappings;
 use crate::session::Error;
@@ -16,7 +16,7 @@ use crate::snapshot::{RawStack, Snapshot};
 pub(super) struct Mappings(Option<Followed>);
 
 struct Followed {
-    events: MappingEvents,
+    events: Records<Event>,
     kinds: MappingKinds,
     sizes: SizeFilter,
     tables: HashMap<ImageId, TrackedMappings>,

@@ -16,8 +16,10 @@ mod eviction;
 mod file_log;
 mod files;
 mod image_files;
+mod java_heap;
 mod jvm;
 mod jvm_start;
+mod leading_frames;
 mod lifecycle;
 mod mappings;
 mod missed_files;
@@ -37,18 +39,20 @@ mod update;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::RawFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::CodeSeen;
 
-use crate::attach::{Attachment, Drained, Following, PendingHints, Settings, now_ns};
+use crate::attach::{Attachment, Drained, Following, PendingHints, Scope, Settings, now_ns};
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
-use crate::processes::{Mapping, Pid, Wanted};
+use crate::error_chain::chain;
+use crate::processes::{Mapping, Module, Pid, Wanted, living_thread};
 use crate::profile::Coverage;
-use crate::session::{AllocatorChoice, Error, Listing};
+use crate::session::{AllocatorChoice, Error, Listing, Probed};
 use accounting::Accounting;
 use code::cache_folder;
 use ended::Dead;
@@ -118,17 +122,18 @@ impl Watch {
         &mut self.accounting.collector
     }
 
-    /// Descriptors that become readable when memory was mapped or unmapped, or touched; none if neither is followed.
+    /// A descriptor that becomes readable when memory was mapped or unmapped, or touched, or an object announced in a Java heap; none if
+    /// none of these is followed.
     pub(super) fn memory_waiting(&self) -> Option<RawFd> {
-        self.accounting.mappings.waiting().or_else(|| self.accounting.touched.waiting())
+        let Accounting { mappings, touched, java_heap, .. } = &self.accounting;
+        mappings.waiting().or_else(|| touched.waiting()).or_else(|| java_heap.waiting())
     }
 
-    /// Applies events of mapping, unmapping and touching memory.
+    /// Applies events of mapping, unmapping and touching memory, and of objects in Java heaps.
     pub(super) fn receive_memory(&mut self) -> Drained {
-        match self.accounting.mappings.receive() {
-            Drained::Empty => self.accounting.touched.receive(),
-            Drained::Enough => Drained::Enough,
-        }
+        let Accounting { mappings, touched, java_heap, .. } = &mut self.accounting;
+        let all = [mappings.receive(), touched.receive(), java_heap.receive()];
+        if all.contains(&Drained::Enough) { Drained::Enough } else { Drained::Empty }
     }
 
     /// Takes the records of mapped files.
@@ -199,6 +204,7 @@ impl Watch {
         let images = self.attachment.processes().images();
         self.accounting.mappings.forget(&images);
         self.accounting.touched.forget(&images);
+        self.accounting.java_heap.forget(&images);
         self.forget_reported();
         let pids: HashSet<u32> =
             self.processes.values().map(|watched| watched.pid().number().get()).collect();
@@ -242,8 +248,25 @@ impl Watch {
         for module in self.files.open.expected(process.pid, &process.exe, modules, &earlier) {
             self.stacks.code.prepare(&module, &mut self.attachment);
             self.stacks.jvm_libraries.prepare(&module);
+            self.expect_java_heap(watched, &module);
             // Preparing takes time, and the process runs on meanwhile.
             self.accounting.collector.receive_frames();
+        }
+    }
+
+    /// Probes a JVM's library before the process maps it: it allocates in its heap from its first milliseconds on.
+    fn expect_java_heap(&mut self, watched: &Watched, module: &Rc<Module>) {
+        if self.files.allocators.choice().probed != Probed::JavaHeap {
+            return;
+        }
+        let scope = match (self.lifecycle.following, living_thread(watched.pid())) {
+            (Following::Nobody, Some(thread)) => Scope::Process { slot: watched.slot(), thread },
+            (Following::Nobody, None) => return,
+            _ => Scope::File,
+        };
+        let Self { files, stacks, attachment, .. } = self;
+        if let Err(error) = files.allocators.attach(module, scope, &mut stacks.names, attachment) {
+            tracing::debug!(error = chain(&error), "cannot probe {} ahead", module.path.display());
         }
     }
 
@@ -282,6 +305,8 @@ impl Watch {
         let describe = |watched: &Watched| {
             let counted = if self.accounting.touched.is_followed() {
                 "page faults".to_owned()
+            } else if self.accounting.java_heap.is_followed() {
+                "objects in the Java heap".to_owned()
             } else {
                 self.files.allocators.describe(&watched.modules)
             };

@@ -6,14 +6,14 @@ use super::{Watch, Watched};
 use crate::attach::{Measuring, Part, now_ns};
 use crate::cost::{Bound, Budget};
 use crate::error_chain::chain;
-use crate::profile::{Profile, SourceKind};
+use crate::profile::Profile;
 use crate::session::{BoundError, CostBound, Error};
 
 impl Watch {
     /// Adds the cost of being profiled to each profile.
     pub(super) fn measure_cost(&mut self, profiles: &mut [Profile]) {
         // The price is that of allocations and frees.
-        if self.accounting.touched.is_followed() {
+        if self.accounting.touched.is_followed() || self.accounting.java_heap.is_followed() {
             return;
         }
         let prices = self.accounting.meter.prices(&self.attachment);
@@ -133,7 +133,7 @@ impl Watch {
 
 /// Drops the verdicts of a profile that cannot be judged: its live memory is unknown, or its figures are of pages.
 pub(super) fn unjudge_unknown(profile: &mut Profile) {
-    if !profile.coverage.knows_live() || profile.coverage.source == SourceKind::Growth {
+    if !profile.coverage.knows_live() || !profile.coverage.source.is_judged() {
         profile.unjudge();
     }
 }

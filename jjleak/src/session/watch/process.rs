@@ -16,9 +16,10 @@ use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
 use crate::attach::{Tracked, now_ns};
 use crate::cost::Spending;
+use crate::jvm::{self, Jvm};
 use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
-use crate::session::{AllocatorChoice, NoAllocator, UnopenedFiles};
+use crate::session::{AllocatorChoice, Error, NoAllocator, NoJavaHeap, Probed, UnopenedFiles};
 
 /// Warnings that are given once for a process.
 #[derive(Default)]
@@ -249,7 +250,26 @@ impl Watched {
     }
 
     /// Error for a process of which nothing is counted, with the reason.
-    pub(super) fn has_no_allocator(&self, choice: &AllocatorChoice) -> NoAllocator {
+    pub(super) fn is_not_counted(&self, choice: &AllocatorChoice) -> Error {
+        match choice.probed {
+            Probed::JavaHeap => self.has_no_java_heap().into(),
+            Probed::Allocators | Probed::Nothing => self.has_no_allocator(choice).into(),
+        }
+    }
+
+    fn has_no_java_heap(&self) -> NoJavaHeap {
+        /// The first release whose functions name the thread.
+        const FIRST: u64 = 11;
+        let pid = self.pid();
+        let library = self.modules.iter().find(|(_, module)| jvm::has_name(module));
+        let Some((_, library)) = library else { return NoJavaHeap::NoJvm(pid) };
+        match self.jvm.jvm().map(Jvm::version) {
+            Some(version) if version < FIRST => NoJavaHeap::Old { pid, version },
+            _ => NoJavaHeap::NoSymbols { pid, library: library.path.clone() },
+        }
+    }
+
+    fn has_no_allocator(&self, choice: &AllocatorChoice) -> NoAllocator {
         let first = self.modules.unopened().next();
         let unopened = first.map(|Unopened { path, error }| UnopenedFiles {
             number: self.modules.unopened().count(),

@@ -176,11 +176,12 @@ impl Watch {
     fn take(&mut self, which: impl Fn(&Watched) -> bool, use_of: Use) -> Result<Vec<Profile>, Error> {
         let images = self.images(&which);
         let Self { processes, attachment, files, stacks, accounting, .. } = self;
-        let Accounting { collector, mappings, touched, coverage, bound, .. } = accounting;
+        let Accounting { collector, mappings, touched, java_heap, coverage, bound, .. } = accounting;
         let Stacks { names, threads, evicted, listing, .. } = stacks;
         let allocators = &files.allocators;
         mappings.receive();
         touched.receive();
+        java_heap.receive();
         for watched in processes.values_mut().filter(|watched| which(watched)) {
             watched.spending.read_cpu_time(watched.pid());
         }
@@ -215,7 +216,11 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
-            let touched_memory = touched.add_to(&mut snapshot, collector, watched.pid());
+            let pages = touched.add_to(&mut snapshot, collector, watched.pid());
+            if let Some(jvm) = watched.jvm.jvm() {
+                java_heap.name_classes(watched.image, jvm);
+            }
+            let objects = java_heap.add_to(&mut snapshot, collector, watched.jvm.jvm());
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
             if coverage.windows.is_some() {
@@ -255,7 +260,7 @@ impl Watch {
                 if let Some(thread) = collector.thread(watched.image, row) {
                     threads.put_below(row, thread, &mut stack);
                 }
-                touched_memory.put_before(hash, stack)
+                objects.put_before(hash, pages.put_before(hash, stack))
             };
             let span = watched.span(snapshot.taken_ns, now);
             let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);

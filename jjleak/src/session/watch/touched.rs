@@ -1,21 +1,23 @@
 //! Follows the pages that profiled processes touch, for `jjleak growth`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
 use std::path::Path;
 
 use jjleak_common::counter::Counter;
+use jjleak_common::fault;
 use jjleak_common::process::ImageId;
-use jjleak_common::stack::{StackStatus, lost_row};
+use jjleak_common::stack::lost_row;
 
-use crate::attach::{Attachment, Drained, Images, PageFaults, now_ns};
-use crate::collect::{Collector, StackPages};
+use super::leading_frames::LeadingFrames;
+use crate::attach::{Attachment, Drained, Images, Records, now_ns};
+use crate::collect::{Collector, CountedStack};
 use crate::memory::{Kind, PageState, Pages, ProcessPages, Use, uses_of};
 use crate::processes::{Mapping, Pid};
 use crate::residency::{Filled, Owner, Part, TouchedPages};
 use crate::session::Error;
 use crate::snapshot::sums::Counted;
-use crate::snapshot::{Frame, FrameKind, NamedStack, SharedFrame, Snapshot};
+use crate::snapshot::{Frame, FrameKind, Snapshot, StackUse};
 
 /// Bytes whose pages are read at a time: the states of 16,384 pages.
 const PIECE: u64 = 64 << 20;
@@ -38,16 +40,8 @@ const BY_KERNEL: &str = "[filled by the kernel]";
 pub(super) struct Touched(Option<Followed>);
 
 struct Followed {
-    faults: PageFaults,
+    faults: Records<fault::Record>,
     images: HashMap<ImageId, TouchedPages>,
-}
-
-/// Stacks of a snapshot with the memory that they touched, by identity.
-#[derive(Default)]
-pub(super) struct TouchedMemory {
-    frames: HashMap<u64, SharedFrame>,
-    /// Identities of stacks that are not of the program.
-    by_kernel: HashSet<u64>,
 }
 
 impl Touched {
@@ -92,16 +86,18 @@ impl Touched {
         snapshot: &mut Snapshot,
         collector: &Collector,
         pid: Pid,
-    ) -> TouchedMemory {
-        let Some(followed) = &mut self.0 else { return TouchedMemory::default() };
+    ) -> LeadingFrames {
+        let Some(followed) = &mut self.0 else { return LeadingFrames::default() };
         // A process that ends meanwhile has no pages.
         let uses = uses_of(pid).unwrap_or_default();
         let mut stacks = followed.resident(&uses, pid, snapshot);
         let touched = followed.images.entry(snapshot.image).or_default();
         stacks.extend(gone(touched, &stacks));
         *snapshot.counters.entry(Counter::PageTableFull).or_default() += touched.lost();
-        let identities = collector.add_pages(snapshot, &stacks);
-        TouchedMemory::of(identities.into_iter().zip(stacks))
+        let identities = collector.add_counted(snapshot, &stacks);
+        let by_kernel = Frame { symbol: BY_KERNEL.to_owned(), kind: FrameKind::Kernel, ..Frame::default() };
+        let frame = |name: &str| Frame::of_memory(name.to_owned());
+        LeadingFrames::of(identities.into_iter().zip(&stacks), frame, Some(by_kernel))
     }
 
     /// Drops the pages of images that are over.
@@ -112,37 +108,6 @@ impl Touched {
     }
 }
 
-impl TouchedMemory {
-    fn of(stacks: impl Iterator<Item = (u64, StackPages)>) -> Self {
-        let mut memory = Self::default();
-        let mut by_name: HashMap<String, SharedFrame> = HashMap::new();
-        for (id, StackPages { of, by_kernel, .. }) in stacks {
-            let frame =
-                by_name.entry(of).or_insert_with_key(|name| SharedFrame::new(Frame::of_memory(name.clone())));
-            memory.frames.insert(id, SharedFrame::clone(frame));
-            if by_kernel {
-                memory.by_kernel.insert(id);
-            }
-        }
-        memory
-    }
-
-    /// Puts the memory that a stack touched in front of it.
-    pub(super) fn put_before(&self, id: u64, mut stack: NamedStack) -> NamedStack {
-        let Some(frame) = self.frames.get(&id) else { return stack };
-        let mut frames = vec![SharedFrame::clone(frame)];
-        if self.by_kernel.contains(&id) {
-            let symbol = BY_KERNEL.to_owned();
-            frames.push(SharedFrame::new(Frame { symbol, kind: FrameKind::Kernel, ..Frame::default() }));
-            stack.status = StackStatus::Complete;
-        } else {
-            frames.extend(stack.frames.iter().cloned());
-        }
-        stack.frames = frames.into();
-        stack
-    }
-}
-
 impl Followed {
     fn receive(&mut self) -> Drained {
         let Self { faults, images } = self;
@@ -150,7 +115,7 @@ impl Followed {
     }
 
     /// Pages that were made resident since the beginning, by use and by who made them so. Forgets those that are not resident any more.
-    fn resident(&mut self, uses: &[Use], pid: Pid, snapshot: &Snapshot) -> Vec<StackPages> {
+    fn resident(&mut self, uses: &[Use], pid: Pid, snapshot: &Snapshot) -> Vec<CountedStack> {
         let Ok(pages) = ProcessPages::open(pid) else { return Vec::new() };
         let names: Vec<_> = uses.iter().map(name_of).collect();
         let mut sums = BTreeMap::<(Option<u32>, &str), Counted>::new();
@@ -181,12 +146,11 @@ impl Followed {
             }
         }
         let nobody = lost_row(snapshot.image.slot());
-        let stack = |((row, name), resident): ((Option<u32>, &str), Counted)| StackPages {
+        let stack = |((row, name), resident): ((Option<u32>, &str), Counted)| CountedStack {
             row: row.unwrap_or(nobody),
-            by_kernel: row.is_none(),
+            is_without_stack: row.is_none(),
             of: name.to_owned(),
-            resident,
-            gone: 0,
+            used: figures(resident, 0),
         };
         sums.into_iter().map(stack).collect()
     }
@@ -197,17 +161,29 @@ const fn is_sparse(range: &std::ops::Range<u64>) -> bool {
 }
 
 /// Pages that stacks made resident, and that are so no more.
-fn gone(touched: &TouchedPages, resident: &[StackPages]) -> Vec<StackPages> {
+fn gone(touched: &TouchedPages, resident: &[CountedStack]) -> Vec<CountedStack> {
     let mut left: HashMap<u32, u64> = HashMap::new();
-    for pages in resident.iter().filter(|pages| !pages.by_kernel) {
-        *left.entry(pages.row).or_default() += pages.resident.live.objects;
+    for pages in resident.iter().filter(|pages| !pages.is_without_stack) {
+        *left.entry(pages.row).or_default() += pages.used.live.objects;
     }
     let stack = |(row, faults): (u32, u64)| {
         let gone = faults.saturating_sub(left.get(&row).copied().unwrap_or_default());
-        let of = GONE.to_owned();
-        (gone > 0).then_some(StackPages { row, by_kernel: false, of, resident: Counted::default(), gone })
+        let (of, used) = (GONE.to_owned(), figures(Counted::default(), gone));
+        (gone > 0).then_some(CountedStack { row, is_without_stack: false, of, used })
     };
     touched.faults().filter_map(stack).collect()
+}
+
+/// Figures of resident pages, and of this number of pages that are not resident any more.
+fn figures(resident: Counted, gone: u64) -> StackUse {
+    let allocated_objects = resident.live.objects + gone;
+    StackUse {
+        live: resident.live,
+        cohorts: resident.cohorts,
+        allocated_objects,
+        allocated_bytes: allocated_objects * PAGE,
+        ..StackUse::default()
+    }
 }
 
 /// Reads the states of pages in pieces.

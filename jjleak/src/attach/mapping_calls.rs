@@ -1,17 +1,14 @@
-//! Events of system calls that map and unmap memory.
+//! Follows system calls that map and unmap memory.
 //!
 //! The BPF programs run at entry and exit of the kernel's functions for these system calls. If a kernel does not support that,
 //! they run at the tracepoints of all system calls, which slows down every system call of the host.
 
 use std::error::Error as _;
-use std::os::fd::{AsRawFd, RawFd};
 
 use aya::programs::{FEntry, FExit, Program, RawTracePoint};
 use aya::{Btf, Ebpf};
-use jjleak_common::mapping::{Event, RING_BYTES};
 
 use super::Error;
-use super::ring::Ring;
 
 /// The kernel's functions for the system calls on x86-64 (`__SYSCALL_DEFINEx` in `arch/x86/include/asm/syscall_wrapper.h`), with
 /// the programs at their entry and exit.
@@ -21,44 +18,6 @@ const X86_64_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("__x64_sys_mremap", "mremap_enter", "mremap_leave"),
     ("__x64_sys_brk", "brk_enter", "brk_leave"),
 ];
-
-/// Maximum number of events taken at once: the capacity of the ring buffer. A busy process adds events continuously.
-const MAX_TAKEN: usize = RING_BYTES as usize / size_of::<Event>();
-
-/// Stream of these events.
-pub struct MappingEvents {
-    ring: Ring<Event>,
-}
-
-/// Result of taking events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
-    /// No events are left.
-    Empty,
-    /// The maximum number was taken.
-    Enough,
-}
-
-impl MappingEvents {
-    pub(super) const fn new(ring: Ring<Event>) -> Self {
-        Self { ring }
-    }
-
-    /// A descriptor that is readable if there are events.
-    #[must_use]
-    pub fn descriptor(&self) -> RawFd {
-        self.ring.as_raw_fd()
-    }
-
-    /// Takes the pending events in order.
-    pub fn take(&mut self, mut each: impl FnMut(&Event)) -> Drained {
-        for _ in 0..MAX_TAKEN {
-            let Some(event) = self.ring.next() else { return Drained::Empty };
-            each(&event);
-        }
-        Drained::Enough
-    }
-}
 
 /// Attaches the programs. They report nothing about processes that are not armed.
 pub(super) fn follow(ebpf: &mut Ebpf) -> Result<(), Error> {

@@ -1,0 +1,124 @@
+//! Reports objects that a JVM announces in its heap, each with the bytes that it stands for. The user side sums them up.
+
+use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
+
+use jjleak_common::{
+    counter::Counter,
+    java_heap::{HeapLayout, Reason, Record, ThreadHeap},
+    sampling::WEIGHT_ONE,
+};
+
+use crate::{
+    armed::Armed,
+    maps::{JAVA_HEAPS, JAVA_OBJECTS, JAVA_THREADS},
+    memory::read_user_word,
+    registers::Hit,
+    sampling, stack,
+};
+
+/// Largest buffer of a thread: more is taken for a torn read.
+const MAX_BUFFER: u64 = 1 << 40;
+
+/// An object that the current thread has allocated: the first in a new buffer, which the signature's `extra` argument is the size of,
+/// or one outside of buffers. `pointer` is its class, `count` its thread.
+#[inline(always)]
+pub(crate) fn announce(hit: &Hit) {
+    let Some(armed) = Armed::of(hit) else { return };
+    let Some(layout) = layout(&armed) else {
+        armed.count(Counter::JavaObjectEarly);
+        return;
+    };
+    let Some((record, reason)) = object(&armed, layout, hit) else {
+        armed.count(Counter::JavaObjectLost);
+        return;
+    };
+    let is_certain = matches!(reason, Reason::FirstBuffer);
+    if !is_certain && sampling::leaves_out(record.stands_for) {
+        armed.count(Counter::Unsampled);
+        return;
+    }
+    let record = Record {
+        weight: if is_certain { WEIGHT_ONE } else { sampling::weight(record.stands_for) },
+        stack: stack::capture(armed.image, armed.row, hit).row,
+        because: reason as u32,
+        ..record
+    };
+    if JAVA_OBJECTS.output::<Record>(&record, 0).is_err() {
+        armed.count(Counter::JavaObjectLost);
+    }
+}
+
+#[inline(always)]
+fn object(armed: &Armed, layout: &HeapLayout, hit: &Hit) -> Option<(Record, Reason)> {
+    let signature = &hit.cookie.signature;
+    let (class, size) = (hit.arg(signature.pointer), hit.arg(signature.size));
+    let thread = hit.arg(signature.count);
+    let class_name = read_user_word(class.wrapping_add(layout.class_name as u64))?;
+    let record = Record { class, class_name, size, thread, image: armed.image, ..Record::NONE };
+    let state = state(armed)?;
+    if signature.extra.is_none() {
+        // SAFETY: the current thread's own value.
+        unsafe { write_volatile(addr_of_mut!((*state).outside), (*state).outside.wrapping_add(size)) };
+        // SAFETY: as above.
+        let buffer = unsafe { (*state).buffer.wrapping_sub((*state).first) };
+        return Some((Record { stands_for: size, buffer, ..record }, Reason::Outside));
+    }
+    in_buffer(layout, state, record, hit.arg(signature.extra))
+}
+
+#[inline(always)]
+fn layout(armed: &Armed) -> Option<&'static HeapLayout> {
+    // SAFETY: points into a map value.
+    JAVA_HEAPS
+        .get_ptr(armed.slot.0 as u32)
+        .map(|layout| unsafe { &*layout })
+        .filter(|layout| layout.is_known())
+}
+
+/// The first object in a new buffer of this size.
+#[inline(always)]
+fn in_buffer(
+    layout: &HeapLayout,
+    state: *mut ThreadHeap,
+    record: Record,
+    buffer: u64,
+) -> Option<(Record, Reason)> {
+    let word = |offset: u32| read_user_word(record.thread.wrapping_add(offset as u64));
+    let earlier = word(layout.allocated)?;
+    let used = word(layout.buffer_top)?.wrapping_sub(word(layout.buffer_start)?);
+    let used = if used < MAX_BUFFER { used } else { record.size };
+    // SAFETY: the current thread's own value.
+    unsafe {
+        let previous = (*state).buffer;
+        let retired = earlier.wrapping_sub((*state).outside);
+        let in_buffers = retired.wrapping_add(used);
+        let reason = Reason::of_buffer(previous, retired.wrapping_sub((*state).retired), record.size);
+        let stands_for = match reason {
+            Reason::FirstBuffer => in_buffers,
+            _ => in_buffers.wrapping_sub((*state).in_buffers),
+        };
+        write_volatile(addr_of_mut!((*state).in_buffers), in_buffers);
+        write_volatile(addr_of_mut!((*state).retired), retired);
+        let room = previous.wrapping_sub((*state).first);
+        write_volatile(addr_of_mut!((*state).buffer), buffer);
+        write_volatile(addr_of_mut!((*state).first), record.size);
+        Some((Record { stands_for, buffer: room, ..record }, reason))
+    }
+}
+
+/// The thread's figures, of this program.
+#[inline(always)]
+fn state(armed: &Armed) -> Option<*mut ThreadHeap> {
+    let state = JAVA_THREADS.get_or_create()?;
+    // SAFETY: the current thread's own value.
+    unsafe {
+        if read_volatile(addr_of!((*state).image)) != armed.image.0 as u64 {
+            let image = armed.image.0 as u64;
+            write_volatile(
+                state,
+                ThreadHeap { image, buffer: 0, first: 0, in_buffers: 0, retired: 0, outside: 0 },
+            );
+        }
+    }
+    Some(state)
+}

@@ -1,0 +1,57 @@
+//! The functions with which HotSpot announces objects in its heap, once per thread-local buffer (`src/hotspot/share/gc/shared/allocTracer.hpp`
+//! in the JDK). It calls them without any option, for JFR to find.
+
+use std::path::PathBuf;
+
+use jjleak_common::cookie::{ARG0, ARG2, ARG3, ARG4, ResultIn, Signature};
+
+use super::{NamedAllocator, NamedFunction, Place};
+use crate::allocators::site::Role;
+
+/// File name of HotSpot's library.
+const LIBRARY: &str = "libjvm.so";
+/// Types of the second argument: `HeapWord*`, an incomplete class since JDK 16.
+const OBJECT: [&str; 2] = ["PP12HeapWordImpl", "P8HeapWord"];
+/// Types of the last argument: `JavaThread*` since JDK 17, `Thread*` before.
+const THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
+
+/// `send_allocation_in_new_tlab(Klass*, HeapWord*, size_t tlab_size, size_t size, Thread*)`.
+const IN_BUFFER: Signature = Signature {
+    pointer: Some(ARG0),
+    extra: Some(ARG2),
+    size: Some(ARG3),
+    count: Some(ARG4),
+    result: ResultIn::Return,
+    zero_frees: false,
+};
+
+/// `send_allocation_outside_tlab(Klass*, HeapWord*, size_t size, Thread*)`.
+const OUTSIDE: Signature = Signature { extra: None, size: Some(ARG2), count: Some(ARG3), ..IN_BUFFER };
+
+impl NamedAllocator {
+    /// HotSpot's Java heap, in JDK 11 and later.
+    #[must_use]
+    pub fn java_heap() -> Self {
+        let function = |name: &str, arguments: &str, signature| NamedFunction {
+            place: Place::Names(
+                OBJECT
+                    .into_iter()
+                    .flat_map(|object| {
+                        THREAD.map(|thread| format!("{name}EP5Klass{object}{arguments}{thread}"))
+                    })
+                    .collect(),
+            ),
+            role: Role::JavaObject,
+            signature,
+        };
+        Self {
+            name: "Java heap".to_owned(),
+            file: Some(PathBuf::from(LIBRARY)),
+            explicit: false,
+            functions: vec![
+                function("_ZN11AllocTracer27send_allocation_in_new_tlab", "mm", IN_BUFFER),
+                function("_ZN11AllocTracer28send_allocation_outside_tlab", "m", OUTSIDE),
+            ],
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `jjleak heap`: the arguments of profiling without those that are about native allocations.
+
+use clap::Parser;
+
+use super::source_args::{ProfiledSource, SourceArgs};
+use super::{Failure, profile};
+use crate::profile::SourceKind;
+
+/// Show who allocates in Java heaps, by class and call path
+///
+/// HotSpot announces an object whenever a thread takes a new buffer (TLAB) in the heap, and each object outside of buffers. jjleak takes
+/// the class and the stack of these, from outside: without an option, an agent or a pause. The innermost frame is the class. Each object
+/// stands for all that its thread has allocated since the previous one, so that sums are unbiased estimates; reports give their standard
+/// errors. Objects are not followed until they are collected.
+#[derive(Debug, Parser)]
+#[command(name = "jjleak heap", version, max_term_width = 100)]
+#[command(override_usage = "jjleak heap [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
+    jjleak heap [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       \
+    jjleak heap [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...")]
+pub(super) struct HeapArgs {
+    #[command(flatten)]
+    profiling: SourceArgs<Objects>,
+}
+
+/// Objects in Java heaps.
+#[derive(Debug)]
+struct Objects;
+
+impl ProfiledSource for Objects {
+    const KIND: SourceKind = SourceKind::JavaHeap;
+    const EXCLUDED: &'static [&'static str] = &[
+        "min_size",
+        "max_size",
+        "obj",
+        "symbols_prefix",
+        "allocators",
+        "entry_and_return",
+        "mmap",
+        "older",
+        "combined_only",
+        "show_allocs",
+        "trace",
+        "max_live",
+        "settle",
+        "outstanding",
+        "verdicts",
+        "max_overhead",
+        "estimate",
+        "baseline",
+    ];
+    const REFUSAL: &'static str =
+        "is about native allocations: it cannot be used with heap, which follows objects of Java heaps";
+}
+
+impl HeapArgs {
+    /// Verbosity on stderr.
+    pub(super) const fn verbosity(&self) -> u8 {
+        self.profiling.args.verbose
+    }
+}
+
+/// Follows the JVMs that the arguments name, and writes reports.
+pub(super) fn follow(args: &HeapArgs) -> Result<(), Failure> {
+    profile::profile(&args.profiling.args)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<HeapArgs, clap::Error> {
+        HeapArgs::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent_and_all_hidden_options_exist() {
+        let command = HeapArgs::command();
+        for id in Objects::EXCLUDED {
+            assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
+        }
+        command.debug_assert();
+    }
+
+    #[test]
+    fn options_about_native_allocations_are_refused_by_name() {
+        let args = parse("heap -p 1 --sample-bytes 1048576 5").unwrap();
+        assert_eq!(args.profiling.args.source, SourceKind::JavaHeap);
+        let refused = parse("heap -p 1 --mmap").unwrap_err().to_string();
+        assert!(refused.contains("--mmap is about native allocations"), "{refused}");
+    }
+}

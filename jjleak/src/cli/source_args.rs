@@ -1,0 +1,64 @@
+//! The arguments of profiling for a source other than allocations: without the options that do not apply to it.
+
+use std::marker::PhantomData;
+
+use clap::{ArgMatches, Command, FromArgMatches};
+
+use super::args::Args;
+use crate::profile::SourceKind;
+
+/// A source of profiles.
+pub(super) trait ProfiledSource {
+    /// The source.
+    const KIND: SourceKind;
+    /// Options that do not apply to it, by their IDs.
+    const EXCLUDED: &'static [&'static str];
+    /// Subject of the message that refuses such an option, after the option's name.
+    const REFUSAL: &'static str;
+}
+
+/// Arguments of profiling for a source.
+#[derive(Debug)]
+pub(super) struct SourceArgs<S> {
+    pub(super) args: Args,
+    source: PhantomData<S>,
+}
+
+impl<S: ProfiledSource> SourceArgs<S> {
+    fn adapted(command: Command) -> Command {
+        command.mut_args(|arg| {
+            let is_excluded = S::EXCLUDED.contains(&arg.get_id().as_str());
+            if is_excluded { arg.hide(true) } else { arg }
+        })
+    }
+
+    /// The arguments, unless one does not apply.
+    fn of(args: Args, matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_given = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        if let Some(id) = S::EXCLUDED.iter().find(is_given) {
+            let what = format!("--{} {}\n", id.replace('_', "-"), S::REFUSAL);
+            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, what));
+        }
+        Ok(Self { args: Args { source: S::KIND, ..args }, source: PhantomData })
+    }
+}
+
+impl<S: ProfiledSource> clap::Args for SourceArgs<S> {
+    fn augment_args(command: Command) -> Command {
+        Self::adapted(Args::augment_args(command))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::adapted(Args::augment_args_for_update(command))
+    }
+}
+
+impl<S: ProfiledSource> FromArgMatches for SourceArgs<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Self::of(Args::from_arg_matches(matches)?, matches)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.args.update_from_arg_matches(matches)
+    }
+}

@@ -1,0 +1,181 @@
+//! The report on Java objects for a terminal: classes, then the call paths that allocate most, within a screen.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use jjleak_common::stack::StackStatus;
+
+use super::counters::{Counted, losses};
+use super::fold::{folded, line_of};
+use super::label::printable;
+use super::units::{self, grouped};
+use super::verdicts::{approximate, percent};
+use super::{Options, estimated_from};
+use crate::profile::{Frame, FrameKind, Profile, StackProfile, Totals};
+
+/// Number of lines of a report.
+const LINES: usize = 25;
+/// Maximum number of classes.
+const CLASSES: usize = 8;
+/// Maximum number of frames of a stack.
+const FRAMES: usize = 5;
+/// Standard errors in half of a 95 % interval.
+const HALF_OF_95_PERCENT: f64 = 1.96;
+
+/// Objects of a class.
+#[derive(Default)]
+struct Class<'a> {
+    name: &'a str,
+    allocated: Totals,
+    /// Variance of the bytes.
+    variance: f64,
+}
+
+/// Writes the report.
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
+    let allocated = profile.allocated();
+    let mut head = vec![format!(
+        "[{time}] {}{}: {} allocated in the Java heap{}, {} objects",
+        printable(&profile.process.to_string()),
+        units::over(profile.elapsed()),
+        approximate(allocated.bytes),
+        per_second(allocated.bytes, profile.elapsed()).map_or_else(String::new, |rate| format!(" ({rate})")),
+        grouped(allocated.objects),
+    )];
+    head.extend(profile.growth.iter().map(|line| printable(line).into_owned()));
+    head.extend((!options.view.is_empty()).then(|| format!("shown: {}", printable(&options.view))));
+    head.extend(profile.ended.iter().map(|ended| format!("the process has ended: {}", printable(ended))));
+    head.extend(classes(profile));
+    let tail = tail(profile);
+    let left = LINES.saturating_sub(head.len() + tail.len());
+    let stacks = stacks(profile, options, left);
+    head.iter().chain(&stacks).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// A table of the classes with the most bytes.
+fn classes(profile: &Profile) -> Vec<String> {
+    let all = profile.allocated().bytes;
+    let mut classes: HashMap<&str, Class<'_>> = HashMap::new();
+    for stack in &profile.stacks {
+        let name = class_of(stack).map_or("", |frame| frame.symbol.as_str());
+        let class = classes.entry(name).or_insert_with(|| Class { name, ..Class::default() });
+        class.allocated = [class.allocated, stack.allocated].into_iter().sum();
+        class.variance += variance_of_small_share(stack, all);
+    }
+    let mut classes: Vec<_> = classes.into_values().collect();
+    classes.sort_by_key(|class| (std::cmp::Reverse(class.allocated.bytes), class.name));
+    if classes.is_empty() {
+        return vec!["no object was announced: no thread has filled its buffer (TLAB)".to_owned()];
+    }
+    let shown: Vec<_> = classes.iter().take(CLASSES).map(|class| row(class, profile)).collect();
+    let mut lines = table(&shown);
+    let rest = classes.get(CLASSES..).unwrap_or_default();
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|class| class.allocated.bytes).sum();
+        lines.push(format!("and {} more classes: {}", rest.len(), approximate(bytes)));
+    }
+    lines
+}
+
+/// The variance that a stack's bytes would have if it were one of many: errors of a class's stacks add up to less, since all samples
+/// together are known.
+fn variance_of_small_share(stack: &StackProfile, all: u64) -> f64 {
+    let error = stack.live_error.map_or(0., |error| float(error.bytes));
+    let others = 1. - float(stack.allocated.bytes) / float(all.max(1));
+    if others > 0. { error.powi(2) / others } else { 0. }
+}
+
+fn row(class: &Class<'_>, profile: &Profile) -> [String; 5] {
+    let (bytes, all) = (class.allocated.bytes, profile.allocated().bytes);
+    let share = float(bytes) / float(all.max(1));
+    let error = HALF_OF_95_PERCENT * (class.variance * (1. - share).max(0.)).sqrt();
+    let error = 100. * error / float(bytes.max(1));
+    [
+        printable(class.name).into_owned(),
+        approximate(bytes),
+        if error >= 0.5 { format!("±{error:.0} %") } else { String::new() },
+        percent(share),
+        per_second(bytes, profile.elapsed()).unwrap_or_default(),
+    ]
+}
+
+/// Columns of equal width; all but the last are aligned to the right.
+fn table(rows: &[[String; 5]]) -> Vec<String> {
+    let mut all = vec![["", "", "", "", ""].map(str::to_owned)];
+    all[0] = ["class", "allocated", "95 %", "share", "rate"].map(str::to_owned);
+    all.extend_from_slice(rows);
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [0, 1, 2, 3, 4].map(width);
+    let line = |[class, bytes, error, share, rate]: &[String; 5]| {
+        let [class_width, bytes_width, error_width, share_width, rate_width] = widths;
+        format!(
+            "{bytes:>bytes_width$} {error:>error_width$}  {share:>share_width$}  {rate:>rate_width$}  {class:<class_width$}"
+        )
+        .trim_end()
+        .to_owned()
+    };
+    all.iter().map(line).collect()
+}
+
+/// The stacks with the most bytes, in at most this many lines.
+fn stacks(profile: &Profile, options: &Options, mut left: usize) -> Vec<String> {
+    let ranking = options.selection.rank(profile);
+    let all = profile.allocated().bytes;
+    let mut lines = Vec::new();
+    // Without frames, the table says all.
+    for stack in ranking.top.iter().filter(|stack| stack.frames.len() > 1) {
+        let Some(class) = class_of(stack) else { continue };
+        let own = &stack.frames[1..];
+        let frames = folded(own, 0, FRAMES.min(left.saturating_sub(1)));
+        if frames.len() + 1 > left || left < 3 {
+            break;
+        }
+        left -= frames.len() + 1;
+        lines.push(format!(
+            "{} of {} ({}) by",
+            approximate(stack.allocated.bytes),
+            printable(&class.symbol),
+            percent(float(stack.allocated.bytes) / float(all.max(1)))
+        ));
+        lines.extend(frames.into_iter().map(|frame| match frame {
+            Some(frame) => format!("\t{}", line_of(&own[frame])),
+            None => "\t...".to_owned(),
+        }));
+    }
+    lines
+}
+
+fn tail(profile: &Profile) -> Vec<String> {
+    let mut lines: Vec<_> = losses(profile)
+        .map(|Counted { count, name, meaning }| format!("lost: {count} {}: {meaning}", printable(name)))
+        .collect();
+    let incomplete = profile.stacks.iter().filter(|stack| stack.status != StackStatus::Complete).count();
+    if incomplete > 0 {
+        let all = profile.stacks.len();
+        lines.push(format!("stacks: {incomplete} of {all} are incomplete (--full says why)"));
+    }
+    lines.extend(estimated_from(&profile.coverage).map(|from| format!("estimates from {from}")));
+    lines.push(format!(
+        "garbage counts, too; to do: what is kept: jcmd {} GC.class_histogram, and again later",
+        profile.process.pid
+    ));
+    lines
+}
+
+fn class_of(stack: &StackProfile) -> Option<&Frame> {
+    stack.frames.first().filter(|frame| frame.kind == FrameKind::Class).map(|frame| &**frame)
+}
+
+fn per_second(bytes: u64, elapsed: Duration) -> Option<String> {
+    let seconds = elapsed.as_secs_f64();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
+    let rate = || (float(bytes) / seconds) as u64;
+    (seconds > 0.).then(|| format!("{}/s", approximate(rate())))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shares and errors")]
+const fn float(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,142 @@
+//! Sums up the objects that JVMs announce in their heaps, for `jjleak heap`: by class and stack.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+
+use jjleak_common::counter::Counter;
+use jjleak_common::java_heap::Record;
+use jjleak_common::process::ImageId;
+use jjleak_common::stack::lost_row;
+
+use super::leading_frames::LeadingFrames;
+use crate::attach::{Attachment, Drained, Images, Programs, Records};
+use crate::collect::{Collector, CountedStack};
+use crate::java_objects::{Objects, SampledHeap};
+use crate::jvm::{Jvm, ProcessMemory};
+use crate::session::Error;
+use crate::snapshot::{Frame, LiveBlocks, Snapshot, StackUse};
+
+/// Name of what no announced object stands for yet.
+const NOT_SAMPLED: &str = "not sampled yet";
+
+/// Objects of each image; `None` if they are not followed.
+pub(super) struct JavaHeap(Option<Followed>);
+
+struct Followed {
+    objects: Records<Record>,
+    /// `None` for a JVM that cannot be followed.
+    images: HashMap<ImageId, Option<SampledHeap>>,
+}
+
+impl JavaHeap {
+    /// Follows objects of Java heaps if the attachment was loaded for it.
+    pub(super) fn follow(attachment: &mut Attachment) -> Result<Self, Error> {
+        if attachment.settings().programs != Programs::JavaHeap {
+            return Ok(Self(None));
+        }
+        Ok(Self(Some(Followed { objects: attachment.java_objects()?, images: HashMap::new() })))
+    }
+
+    /// Returns true if objects are followed.
+    pub(super) const fn is_followed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A descriptor that becomes readable with new objects; `None` if they are not followed.
+    pub(super) fn waiting(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|followed| followed.objects.descriptor())
+    }
+
+    /// Adds announced objects.
+    pub(super) fn receive(&mut self) -> Drained {
+        let Some(Followed { objects, images }) = &mut self.0 else { return Drained::Empty };
+        objects.take(|record| {
+            if let Some(Some(heap)) = images.get_mut(&record.image) {
+                heap.add(record);
+            }
+        })
+    }
+
+    /// Begins with an image whose JVM has become known: the kernel side needs the layout of its structures. Of a command that was just
+    /// started, all that its threads have allocated counts.
+    pub(super) fn begin(
+        &mut self,
+        image: ImageId,
+        jvm: &Jvm<ProcessMemory>,
+        is_started: bool,
+        attachment: &mut Attachment,
+    ) -> Result<(), Error> {
+        let Some(Followed { images, .. }) = &mut self.0 else { return Ok(()) };
+        if images.contains_key(&image) {
+            return Ok(());
+        }
+        let Some(layout) = jvm.heap_layout() else {
+            tracing::warn!(
+                "this JVM does not describe what its threads allocate: its Java heap is not followed"
+            );
+            images.insert(image, None);
+            return Ok(());
+        };
+        let before = if is_started { None } else { jvm.allocated_by_threads() };
+        images.insert(image, Some(SampledHeap::new(&before.unwrap_or_default())));
+        Ok(attachment.set_java_heap(image.slot(), &layout)?)
+    }
+
+    /// Reads the names of new classes, before they are unloaded.
+    pub(super) fn name_classes(&mut self, image: ImageId, jvm: &Jvm<ProcessMemory>) {
+        self.receive();
+        if let Some(Some(heap)) = self.0.as_mut().and_then(|followed| followed.images.get_mut(&image)) {
+            heap.name_classes(|class, name| jvm.class_name(class, name));
+        }
+    }
+
+    /// Adds the objects of an image to a snapshot that was just taken.
+    pub(super) fn add_to(
+        &mut self,
+        snapshot: &mut Snapshot,
+        collector: &Collector,
+        jvm: Option<&Jvm<ProcessMemory>>,
+    ) -> LeadingFrames {
+        let image = snapshot.image;
+        let Some(followed) = &mut self.0 else { return LeadingFrames::default() };
+        let Some(heap) = followed.images.get_mut(&image).and_then(Option::as_mut) else {
+            // Nothing stands for them.
+            let unread = snapshot.counters.insert(Counter::JavaObjectEarly, 0).unwrap_or_default();
+            *snapshot.counters.entry(Counter::JavaObjectLost).or_default() += unread;
+            return LeadingFrames::default();
+        };
+        // A JVM that has ended has no threads. With sampling, it is unknown what announced objects stand for.
+        let threads = jvm.filter(|_| collector.counts_all()).and_then(Jvm::allocated_by_threads);
+        if let Some(threads) = &threads {
+            heap.settle(threads);
+        }
+        let stack = |objects: Objects| {
+            let live = LiveBlocks {
+                bytes_variance: objects.bytes_variance,
+                objects_variance: objects.objects_variance,
+                ..LiveBlocks::default()
+            };
+            let (allocated_bytes, allocated_objects) = (objects.bytes, objects.objects);
+            let used = StackUse { live, allocated_objects, allocated_bytes, ..StackUse::default() };
+            CountedStack { row: objects.stack, of: objects.class, is_without_stack: false, used }
+        };
+        let mut stacks: Vec<_> = heap.objects().into_iter().map(stack).collect();
+        let allocated_bytes = threads.map_or(0, |threads| heap.not_sampled(&threads));
+        if allocated_bytes > 0 {
+            let used = StackUse { allocated_bytes, ..StackUse::default() };
+            let (row, of) = (lost_row(image.slot()), NOT_SAMPLED.to_owned());
+            stacks.push(CountedStack { row, of, is_without_stack: true, used });
+        }
+        *snapshot.counters.entry(Counter::UnnamedClass).or_default() += heap.unnamed();
+        let identities = collector.add_counted(snapshot, &stacks);
+        let frame = |name: &str| Frame::of_class(name.to_owned());
+        LeadingFrames::of(identities.into_iter().zip(&stacks), frame, None)
+    }
+
+    /// Drops the objects of images that are over.
+    pub(super) fn forget(&mut self, images: &Images) {
+        if let Some(followed) = &mut self.0 {
+            followed.images.retain(|image, _| images.is_current(*image));
+        }
+    }
+}

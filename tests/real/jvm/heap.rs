@@ -1,0 +1,118 @@
+//! `jjleak heap`: bytes by class equal the program's own ledger within their errors, with every JDK and collector that is installed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use jjleak::render::json::Document;
+
+use crate::support::java::{Java, Jdk, jdks};
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::process::Process;
+
+/// Collectors, each with its options.
+const COLLECTORS: [&[&str]; 5] = [
+    &["-XX:+UseG1GC"],
+    &["-XX:+UseSerialGC"],
+    &["-XX:+UseParallelGC"],
+    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"],
+    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseShenandoahGC"],
+];
+
+/// Bytes that the program allocates.
+const BYTES: u64 = 1 << 30;
+/// Largest error, in standard errors: one in 17,000 estimates is further off.
+const STANDARD_ERRORS: f64 = 4.;
+
+/// Estimate of a class.
+#[derive(Debug, Default, Clone, Copy)]
+struct Estimate {
+    bytes: u64,
+    variance: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn by_class(document: &Document) -> BTreeMap<String, Estimate> {
+    let mut classes = BTreeMap::<String, Estimate>::new();
+    for stack in &document.stacks {
+        let class = &stack.frames[0];
+        assert_eq!(class.kind, "class");
+        let estimate = classes.entry(class.symbol.clone()).or_default();
+        estimate.bytes += stack.allocated.bytes;
+        estimate.variance += stack.live_error.map_or(0., |error| (error.bytes as f64).powi(2));
+    }
+    classes
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn assert_as_the_ledger_says(jdk: &Jdk, options: &[&str]) {
+    let what = format!("JDK {} {options:?}", jdk.release);
+    let mut java = Java::start_heap(&jdk.java(), &[options, &["-Xmx256m"]].concat());
+    let jjleak = Jjleak::attached(["heap", "-p", &java.pid().to_string(), "--format", "json", "600", "1"]);
+    let lines = java.ask(&BYTES.to_string());
+    let document = jjleak.interrupt().assert_done().report();
+
+    let estimates = by_class(&document);
+    let mut ledger_bytes = 0;
+    for line in lines {
+        let (class, bytes) = line.split_once(' ').unwrap();
+        let truth: u64 = bytes.parse().unwrap();
+        ledger_bytes += truth;
+        let estimate = estimates.get(class).copied().unwrap_or_default();
+        let error = estimate.bytes as f64 - truth as f64;
+        // A thread's end takes what it has allocated since its last sample along.
+        let slack = STANDARD_ERRORS * estimate.variance.sqrt() + 0.01 * truth as f64;
+        assert!(error.abs() <= slack, "{what}: {class}: {truth}, estimated {estimate:?}");
+    }
+    let all = document.allocated.bytes as f64 / ledger_bytes as f64;
+    assert!((0.98..1.02).contains(&all), "{what}: {all} of the ledger's bytes");
+    let complete = document.stacks.iter().filter(|stack| stack.status == "complete").count();
+    assert!(complete * 1000 >= document.stacks.len() * 995, "{what}: {complete} stacks are complete");
+    let is_called_by = |class: &str, method: &str| {
+        document.stacks.iter().any(|stack| {
+            stack.frames[0].symbol == class && stack.frames.get(1).is_some_and(|frame| frame.symbol == method)
+        })
+    };
+    assert!(is_called_by("long[]", "HeapClasses.longs"), "{what}");
+    assert!(is_called_by("byte[]", "HeapClasses.bytes"), "{what}");
+}
+
+#[test]
+fn bytes_by_class_are_those_of_the_programs_ledger() {
+    for jdk in jdks().into_iter().filter(|jdk| jdk.release != "8") {
+        for options in COLLECTORS.into_iter().filter(|options| jdk.takes(options)) {
+            assert_as_the_ledger_says(&jdk, options);
+        }
+    }
+}
+
+#[test]
+fn a_launched_compiler_is_followed_from_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/HeapClasses.java");
+    let out = folder.path().to_str().unwrap();
+    let javac = ["heap", "--strict", "--format", "json", "600", "1", "--", "javac", "-d", out];
+    let ended = Ended::of(javac.into_iter().chain([source.to_str().unwrap()])).assert_done();
+    let document = ended.report();
+    assert!(document.allocated.bytes > 4 << 20, "{}", document.allocated.bytes);
+    assert!(by_class(&document).contains_key("byte[]"));
+}
+
+#[test]
+fn the_text_names_classes_and_who_allocates_them() {
+    let jdk = jdks().into_iter().find(|jdk| jdk.release != "8").unwrap();
+    let mut java = Java::start_heap(&jdk.java(), &["-Xmx256m"]);
+    let jjleak = Jjleak::attached(["heap", "-p", &java.pid().to_string(), "600", "1", "--format", "text"]);
+    java.ask(&BYTES.to_string());
+    let text = jjleak.interrupt().stdout;
+    assert!(text.lines().count() <= 30, "{text}");
+    assert!(text.contains("allocated in the Java heap"), "{text}");
+    assert!(text.contains("HeapClasses.bytes HeapClasses.java:"), "{text}");
+}
+
+#[test]
+fn a_process_without_a_jvm_is_refused_with_the_next_step() {
+    let process = Process::spawn(Command::new("sleep").arg("600"));
+    let ended = Ended::of(["heap", "-p", &process.id().to_string()]);
+    ended.assert_failed(1, "runs no HotSpot JVM", "name the process of a JVM");
+}
