@@ -179,3 +179,55 @@ fn per_second(bytes: u64, elapsed: Duration) -> Option<String> {
 const fn float(number: u64) -> f64 {
     number as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{FrameKind, SourceKind};
+    use crate::render::sample;
+
+    fn java(symbol: &str, line: u32) -> Frame {
+        let file = "Shop.java".to_owned();
+        Frame { symbol: symbol.to_owned(), file, line, kind: FrameKind::Java, ..Frame::default() }
+    }
+
+    fn stack(class: &str, bytes: u64, error: u64, callers: &[Frame]) -> StackProfile {
+        let class = Frame::of_class(class.to_owned());
+        let allocated = Totals { bytes, objects: bytes / 40 };
+        StackProfile {
+            id: bytes,
+            live: allocated,
+            allocated,
+            live_error: Some(Totals { bytes: error, objects: 0 }),
+            frames: [&class].into_iter().chain(callers).cloned().map(Into::into).collect(),
+            ..sample::empty_stack()
+        }
+    }
+
+    #[test]
+    fn classes_come_first_and_then_who_allocates_them() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.source = SourceKind::JavaHeap;
+        profile.growth = vec!["RSS +465.0 MiB in 4 min 12 s: Java heap +460.0 MiB".to_owned()];
+        let main = [java("Shop.take", 12), java("Shop.main", 3), java("java.lang.Thread.run", 840)];
+        profile.stacks = vec![
+            stack("byte[]", 800 << 20, 40 << 20, &main),
+            stack("byte[]", 200 << 20, 20 << 20, &[java("Shop.pay", 40)]),
+            stack("java.lang.String", 24 << 20, 0, &main),
+            stack("not sampled yet", 1 << 20, 0, &[]),
+        ];
+        let mut text = Vec::new();
+        write(&profile, &sample::options(), &mut text).unwrap();
+        insta::assert_snapshot!(String::from_utf8(text).unwrap());
+    }
+
+    #[test]
+    fn nothing_announced_is_said_with_the_reason() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.source = SourceKind::JavaHeap;
+        let mut text = Vec::new();
+        write(&profile, &sample::options(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("no object was announced: no thread has filled its buffer"), "{text}");
+    }
+}

@@ -33,7 +33,14 @@ fn programs_stay_far_below_what_the_verifier_follows() {
         ..accounting
     };
     let bare = plain(Programs::Bare);
-    for (settings, largest) in [(accounting, "resize_enter"), (all, "resize_enter"), (bare, "bare_enter")] {
+    let java_heap = plain(Programs::JavaHeap);
+    let kinds = [
+        (accounting, "resize_enter"),
+        (all, "resize_enter"),
+        (bare, "bare_enter"),
+        (java_heap, "java_object"),
+    ];
+    for (settings, largest) in kinds {
         let attachment = Attachment::load(settings).unwrap();
 
         let counts = attachment.verified_instructions().unwrap();

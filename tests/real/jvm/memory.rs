@@ -1,9 +1,11 @@
 //! `jjleak memory` of a JVM: figures equal those of the JVM's own beans, for every JDK and collector that is installed.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::support::bounded::SOON;
 use crate::support::java::{Java, Jdk, jdks};
 use crate::support::jjleak::Ended;
 
@@ -52,20 +54,20 @@ fn detail(report: &Value, kind: &str, name: &str) -> Option<u64> {
 
 /// Figures of the beans before and after a scan, with the scan: no collection came between, and nothing changed while it was read.
 fn undisturbed(java: &mut Java, what: &str) -> (Figures, Value, Figures) {
-    const ATTEMPTS: usize = 5;
+    let begin = Instant::now();
     let mut disturbed = Vec::new();
-    for _ in 0..ATTEMPTS {
+    // A concurrent collection can take long on a busy host.
+    while begin.elapsed() < SOON {
         let before = figures(java);
         let report = scanned(java.pid());
         let after = figures(java);
         if before["collections"] == after["collections"] && report["unknown"] == Value::Array(Vec::new()) {
             return (before, report, after);
         }
-        disturbed.push((
-            report["unknown"].clone(),
-            before["collections"].clone(),
-            after["collections"].clone(),
-        ));
+        disturbed = vec![
+            report["unknown"].to_string(),
+            format!("{:?}, then {:?}", before["collections"], after["collections"]),
+        ];
     }
     panic!("{what}: {disturbed:?}");
 }
