@@ -110,6 +110,11 @@ impl<O: Observer> Session<'_, O> {
         loop {
             // While probes are about to be detached, other work waits.
             let has_time = !self.watch.is_pressed();
+            // In each turn: on a busy host, something else is always due.
+            let attaches = has_time && self.watch.has_to_attach();
+            if attaches {
+                self.watch.attach_some();
+            }
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
@@ -137,7 +142,6 @@ impl<O: Observer> Session<'_, O> {
                         snapshots.reset_after(between_snapshots.unwrap_or_default().max(rest));
                     }
                 }
-                () = yield_now(), if self.watch.has_to_attach() => self.watch.attach_some(),
                 () = at(self.watch.next_turn()) => self.watch.turn(),
                 () = at(self.watch.next_check_of_starting()) => self.watch.check_starting()?,
                 () = self.watch.next_ending() => {
@@ -172,6 +176,8 @@ impl<O: Observer> Session<'_, O> {
                         _ => yield_now().await,
                     }
                 }
+                // Gives the timers above a turn.
+                () = yield_now(), if attaches => {}
             }
         }
         Ok(())
