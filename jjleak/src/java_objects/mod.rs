@@ -104,6 +104,8 @@ struct Announced {
 /// Objects in buffers that announced ones stand for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Others {
+    /// Number of samples that stand for any.
+    samples: f64,
     /// Their bytes, in total.
     total: f64,
     /// What samples stand for, in the same measure for all.
@@ -254,6 +256,7 @@ impl Others {
     fn add(&mut self, sample: &Sample) {
         let bytes = sample.others;
         let objects = bytes / sample.size;
+        self.samples += f64::from(u8::from(bytes > 0.));
         self.bytes += bytes;
         self.objects += objects;
         self.squared_bytes += bytes * bytes;
@@ -261,6 +264,7 @@ impl Others {
     }
 
     fn merge(&mut self, other: &Self) {
+        self.samples += other.samples;
         self.total += other.total;
         self.bytes += other.bytes;
         self.objects += other.objects;
@@ -285,14 +289,17 @@ impl Sum {
         // Of an average object of the class.
         let size = if others.objects > 0. { others.bytes / others.objects } else { 1. };
         let rest = (all.squared_bytes - others.squared_bytes).max(0.);
+        // One sample more than were found: a class that was found rarely by chance would seem to be known well (as in Agresti and
+        // Coull's interval).
+        let one = if others.samples > 0. { all.squared_bytes / all.samples } else { 0. };
         Objects {
             stack,
             class: class.to_owned(),
             bytes: rounded(announced.bytes + others.bytes * scale),
-            bytes_variance: announced.bytes_variance + variance(others.squared_bytes, rest),
+            bytes_variance: announced.bytes_variance + variance(others.squared_bytes + one, rest),
             objects: rounded(announced.objects + others.objects * scale).max(1),
             objects_variance: announced.objects_variance
-                + variance(others.squared_objects, rest / size.powi(2)),
+                + variance(others.squared_objects + one / size.powi(2), rest / size.powi(2)),
         }
     }
 }
