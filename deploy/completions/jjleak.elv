@@ -348,6 +348,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --strict 'Exit with code 5 if anything was lost'
             cand -v 'Print more messages to stderr; if given twice, also those of the BPF programs'
             cand --verbose 'Print more messages to stderr; if given twice, also those of the BPF programs'
+            cand --histogram 'Ask the JVM for class histograms, at the beginning and with reports, and show the classes that grow. It stops for a full collection each time'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
             cand -V 'Print version'

@@ -283,6 +283,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l full -d 'Show all
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l estimate -d 'Only count calls for INTERVAL seconds, and predict what exact profiling would cost the process'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l strict -d 'Exit with code 5 if anything was lost'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s v -l verbose -d 'Print more messages to stderr; if given twice, also those of the BPF programs'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l histogram -d 'Ask the JVM for class histograms, at the beginning and with reports, and show the classes that grow. It stops for a full collection each time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s V -l version -d 'Print version'
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s p -l pid -d 'Process to examine; without it, only the host is examined' -r

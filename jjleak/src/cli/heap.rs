@@ -5,6 +5,7 @@ use clap::Parser;
 use super::source_args::{ProfiledSource, SourceArgs};
 use super::{Failure, profile};
 use crate::profile::SourceKind;
+use crate::reports::Reports;
 
 /// Show who allocates in Java heaps, by class and call path
 ///
@@ -20,6 +21,11 @@ use crate::profile::SourceKind;
 pub(super) struct HeapArgs {
     #[command(flatten)]
     profiling: SourceArgs<Objects>,
+
+    /// Ask the JVM for class histograms, at the beginning and with reports, and show the classes that grow. It stops for a full collection
+    /// each time
+    #[arg(long)]
+    histogram: bool,
 }
 
 /// Objects in Java heaps.
@@ -61,7 +67,20 @@ impl HeapArgs {
 
 /// Follows the JVMs that the arguments name, and writes reports.
 pub(super) fn follow(args: &HeapArgs) -> Result<(), Failure> {
-    profile::profile(&args.profiling.args)
+    let profiling = &args.profiling.args;
+    if !args.histogram {
+        return profile::profile(profiling);
+    }
+    check_asked(profiling.pid.len())?;
+    profile::profile_with(profiling, Reports::new(profiling.output_plan()).with_histograms())
+}
+
+/// Fails unless the arguments name a single running process.
+fn check_asked(pids: usize) -> Result<(), Failure> {
+    if pids == 1 {
+        return Ok(());
+    }
+    Err(Failure::usage("--histogram asks one JVM that runs already: give one -p".to_owned()))
 }
 
 #[cfg(test)]
@@ -89,5 +108,8 @@ mod tests {
         assert_eq!(args.profiling.args.source, SourceKind::JavaHeap);
         let refused = parse("heap -p 1 --mmap").unwrap_err().to_string();
         assert!(refused.contains("--mmap is about native allocations"), "{refused}");
+        let pids = |line| parse(line).unwrap().profiling.args.pid.len();
+        assert!(check_asked(pids("heap --histogram -- java Shop")).is_err(), "it is for a running JVM");
+        assert!(check_asked(pids("heap --histogram -p 1")).is_ok());
     }
 }

@@ -9,8 +9,13 @@ use crate::session::{self, Observer, Plan, Summary};
 
 /// Profiles the processes that the arguments name, and writes reports.
 pub(super) fn profile(args: &Args) -> Result<(), Failure> {
+    profile_with(args, Reports::new(args.output_plan()))
+}
+
+/// The same with these reports.
+pub(super) fn profile_with(args: &Args, mut reports: Reports) -> Result<(), Failure> {
     let plan = plan::plan(args, Streams::Inherited)?;
-    run(args, plan, &mut Reports::new(args.output_plan()))
+    run(args, plan, &mut reports)
 }
 
 /// Runs a plan until it is over, or until Ctrl-C.

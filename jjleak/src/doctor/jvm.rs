@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::jcmd::{self, Access, Unfit};
+use crate::jcmd::{self, Access, Question, Unfit};
 use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
 use crate::render::humane_bytes;
@@ -91,7 +91,7 @@ impl ExaminedJvm {
             flags: known.map(flags).unwrap_or_default(),
             tracking: known.map_or(Tracking::Unknown, tracking),
             libraries: foreign(modules, home.map_or(&library.path, |(home, _)| home)),
-            asking: jcmd::access(known),
+            asking: jcmd::access(known, Question::PerfMap),
         })
     }
 }

@@ -21,25 +21,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::halted::Progress;
+use super::question::Question;
 use super::signal::catches_sigquit;
 use crate::perf_map::PerfMap;
 use crate::processes::{Credentials, Pid, Process};
 
 /// First argument that makes jjleak run as this process.
-pub const VERB: &str = "refresh-perf-map";
+pub const VERB: &str = "ask-jvm";
 
-/// Timeout of a request. A JVM answers within milliseconds; one that takes longer is stopped or overloaded.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which to check for the JVM's listener. The JDK's own tools use the same.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time left to a JVM that has been sent SIGQUIT when jjleak stops; it answers within milliseconds.
 const GRACE: Duration = Duration::from_millis(500);
-/// Maximum length of an answer.
-const MAX_ANSWER: u64 = 64 << 10;
-/// Protocol version, command and its three arguments, each with a trailing NUL.
-const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
-
-/// Sends the request to the JVM that the arguments name, and prints the reason on stdout if it fails. Returns
+/// Sends the request to the JVM that the arguments name, and prints the answer on stdout, or the reason if it fails. Returns
 /// whether it succeeded. It stops when all writers of its stdin are gone, silently if there is nothing to
 /// report.
 #[must_use]
@@ -47,23 +41,35 @@ pub fn run(arguments: &[String]) -> bool {
     // It ends by itself soon, and must not leave its file behind.
     let _ = SigSet::from(Caught::SIGTERM).thread_block();
     let outcome = parse(arguments).ok_or_else(|| "invalid arguments".to_owned());
-    let outcome = outcome.and_then(|(pid, start_time, may_signal)| ask(pid, start_time, may_signal));
-    if let Err(why) = &outcome {
-        // If nobody reads stdout, nobody needs the reason.
-        let _ = writeln!(io::stdout(), "{why}");
-    }
+    let outcome = outcome.and_then(|arguments| ask(&arguments));
+    let (Ok(said) | Err(said)) = &outcome;
+    // If nobody reads stdout, nobody needs the answer.
+    let _ = writeln!(io::stdout(), "{said}");
     outcome.is_ok()
 }
 
-/// Process, start time, and whether SIGQUIT may be sent.
-fn parse(arguments: &[String]) -> Option<(Pid, u64, bool)> {
-    let [pid, start_time, rest @ ..] = arguments else { return None };
-    Some((Pid::new(pid.parse().ok()?)?, start_time.parse().ok()?, rest == ["signal"]))
+/// Arguments of the helper process.
+struct Arguments {
+    question: Question,
+    pid: Pid,
+    start_time: u64,
+    may_signal: bool,
 }
 
-fn ask(pid: Pid, start_time: u64, may_signal: bool) -> Result<(), String> {
-    let deadline = Instant::now() + TIMEOUT;
-    let target = Target::open(pid, start_time)?;
+fn parse(arguments: &[String]) -> Option<Arguments> {
+    let [question, pid, start_time, rest @ ..] = arguments else { return None };
+    Some(Arguments {
+        question: Question::named(question)?,
+        pid: Pid::new(pid.parse().ok()?)?,
+        start_time: start_time.parse().ok()?,
+        may_signal: rest == ["signal"],
+    })
+}
+
+fn ask(arguments: &Arguments) -> Result<String, String> {
+    let Arguments { question, pid, start_time, may_signal } = *arguments;
+    let deadline = Instant::now() + question.time_limit();
+    let target = Target::open(pid, start_time, question)?;
     target.enter()?;
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", target.own_pid));
     let stream = match connect(&socket, target.credentials)? {
@@ -71,7 +77,7 @@ fn ask(pid: Pid, start_time: u64, may_signal: bool) -> Result<(), String> {
         None if may_signal => target.start_listener(&socket, deadline, &io::stdin())?,
         None => return Err("its attach listener is not running, and it must not be sent SIGQUIT".to_owned()),
     };
-    request(stream, deadline, io::stdin())
+    request(stream, question, deadline, io::stdin())
 }
 
 /// The JVM, held by descriptors that keep referring to it.
@@ -88,7 +94,7 @@ struct Target {
 }
 
 impl Target {
-    fn open(pid: Pid, start_time: u64) -> Result<Self, String> {
+    fn open(pid: Pid, start_time: u64, question: Question) -> Result<Self, String> {
         let raw = i32::try_from(pid.number().get()).ok().and_then(RawPid::from_raw);
         let raw = raw.ok_or("the PID is invalid")?;
         let held = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| error.to_string())?;
@@ -104,7 +110,9 @@ impl Target {
                 .map_err(|error| format!("cannot open /proc/{pid}/{name}: {error}"))
         };
         // Examined with all privileges, because the JVM would write to it.
-        if let Some(refusal) = PerfMap::refusal(&process) {
+        if question == Question::PerfMap
+            && let Some(refusal) = PerfMap::refusal(&process)
+        {
             return Err(format!("{} is in the way: {refusal}", PerfMap::path(&process).display()));
         }
         Ok(Self {
@@ -245,8 +253,13 @@ fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, 
     }
 }
 
-/// Sends the request and reads the answer: a line with a number, 0 for success, and text.
-fn request(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result<(), String> {
+/// Sends the request and reads the answer: a line with a number, 0 for success, and text. Returns the text.
+fn request(
+    mut stream: UnixStream,
+    question: Question,
+    deadline: Instant,
+    stop: impl AsFd,
+) -> Result<String, String> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "it did not answer in time".to_owned(),
         _ => error.to_string(),
@@ -257,10 +270,12 @@ fn request(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result
         stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
     };
     limit(&stream).map_err(failed)?;
-    stream.write_all(REQUEST).map_err(failed)?;
+    // Protocol version, command and its three arguments.
+    let message = format!("1\0jcmd\0{}\0\0\0", question.command());
+    stream.write_all(message.as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
     let mut part = [0; 4096];
-    while Instant::now() < deadline && (answer.len() as u64) < MAX_ANSWER {
+    while Instant::now() < deadline && (answer.len() as u64) < question.longest() {
         limit(&stream).map_err(failed)?;
         let mut both = [PollFd::new(&stream, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
         poll_for(&mut both, deadline.saturating_duration_since(Instant::now()));
@@ -276,11 +291,11 @@ fn request(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result
     Err("it did not answer in time".to_owned())
 }
 
-fn success(answer: &[u8]) -> Result<(), String> {
+fn success(answer: &[u8]) -> Result<String, String> {
     let answer = String::from_utf8_lossy(answer);
     let (result, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match (result.trim(), text.lines().next().unwrap_or_default()) {
-        ("0", _) => Ok(()),
+        ("0", _) => Ok(text.to_owned()),
         (_, "") => Err("its answer was empty".to_owned()),
         (_, why) => Err(format!("it answered: {why}")),
     }
@@ -292,7 +307,7 @@ mod tests {
 
     #[test]
     fn an_answer_begins_with_its_outcome() {
-        assert_eq!(success(b"0\nDumped\n"), Ok(()));
+        assert_eq!(success(b"0\nDumped\n"), Ok("Dumped\n".to_owned()));
         let unknown = b"1\njava.lang.IllegalArgumentException: Unknown diagnostic command\n";
         assert!(success(unknown).unwrap_err().ends_with("Unknown diagnostic command"));
         assert!(success(b"").is_err() && success(b"\xff\n").is_err());
@@ -302,7 +317,7 @@ mod tests {
     fn a_jvm_that_never_answers_is_left_alone_at_the_deadline() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (stop, parent) = UnixStream::pair().unwrap();
-        let outcome = request(ours, Instant::now() + Duration::from_millis(20), stop);
+        let outcome = request(ours, Question::PerfMap, Instant::now() + Duration::from_millis(20), stop);
         assert_eq!(outcome, Err("it did not answer in time".to_owned()));
         drop((theirs, parent));
     }
@@ -312,7 +327,10 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (stop, parent) = UnixStream::pair().unwrap();
         drop(parent);
-        assert_eq!(request(ours, Instant::now() + TIMEOUT, stop), Err(String::new()));
+        assert_eq!(
+            request(ours, Question::PerfMap, Instant::now() + Question::PerfMap.time_limit(), stop),
+            Err(String::new())
+        );
         drop(theirs);
     }
 
@@ -321,7 +339,9 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let babble = std::thread::spawn(move || while theirs.write_all(&[b'0'; 4096]).is_ok() {});
         let (stop, parent) = UnixStream::pair().unwrap();
-        assert!(request(ours, Instant::now() + TIMEOUT, stop).is_err());
+        assert!(
+            request(ours, Question::PerfMap, Instant::now() + Question::PerfMap.time_limit(), stop).is_err()
+        );
         drop(parent);
         babble.join().unwrap();
     }

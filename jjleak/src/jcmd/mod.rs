@@ -1,7 +1,7 @@
-//! Requests a perf map from a HotSpot JVM, as the JDK's `jcmd PID Compiler.perfmap` does. This happens only
-//! on the user's request: it is the one thing that jjleak makes a process do.
+//! Asks a HotSpot JVM for a perf map or a class histogram, as the JDK's `jcmd` does. This happens only on the user's request: it
+//! is the one thing that jjleak makes a process do.
 //!
-//! In: a process. Out: a [`Request`] that runs by itself, within a time limit. The JVM listens on a socket in
+//! In: a process. Out: a [`Request`] that runs by itself, within a time limit, or a [`ClassHistogram`]. The JVM listens on a socket in
 //! its `/tmp`. If it does not listen yet, SIGQUIT starts the listener, provided that a certain file exists
 //! (`src/hotspot/os/posix/attachListener_posix.cpp` in the JDK). In other cases that signal makes it print
 //! all threads' stacks into the application's output, or ends it: then it is not sent. All this runs in a
@@ -9,9 +9,13 @@
 
 mod child;
 mod halted;
+mod histogram;
+mod question;
 mod request;
 mod signal;
 
 pub use child::{VERB, run};
+pub use histogram::{ClassHistogram, Held, class_histogram};
+pub use question::Question;
 pub use request::{Request, State};
 pub use signal::{Access, Unfit, access, access_of};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Access, VERB};
+use super::{Access, Question, VERB};
 use crate::processes::Process;
 
 /// Time after which the child is killed. It gives up earlier itself, unless it is blocked.
@@ -40,7 +40,7 @@ impl Request {
     /// Starts a request for a perf map.
     pub fn begin(process: &Process, access: Access) -> io::Result<Self> {
         let child = Command::new("/proc/self/exe")
-            .arg(VERB)
+            .args([VERB, Question::PerfMap.name()])
             .args([process.pid.to_string(), process.start_time.to_string()])
             .args((access == Access::SocketOrSignal).then_some("signal"))
             .env_clear()

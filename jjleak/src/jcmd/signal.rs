@@ -1,14 +1,12 @@
-//! Decides whether a JVM may be asked for a perf map, and whether it may be sent SIGQUIT.
+//! Decides whether a JVM may be asked something, and whether it may be sent SIGQUIT.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::Question;
 use crate::jvm::{Description, Memory, ProcessMemory};
 use crate::processes::{Module, Pid};
-
-/// First version that can write a perf map.
-const FIRST_VERSION: u64 = 17;
 
 /// SIGQUIT's bit in the signal masks of `/proc/PID/status`.
 const SIGQUIT_BIT: u64 = 1 << (3 - 1);
@@ -30,8 +28,13 @@ pub enum Unfit {
     #[error("it runs with -XX:+DisableAttachMechanism")]
     Disabled,
     /// The JDK is too old.
-    #[error("JDK {0} writes no perf map: JDK 17 and later do")]
-    Version(u64),
+    #[error("JDK {version} has no {}: JDK {} and later have", question.command(), question.first_version())]
+    Version {
+        /// Its version.
+        version: u64,
+        /// What it cannot be asked.
+        question: Question,
+    },
     /// Signal handling is disabled.
     #[error("it runs with -Xrs, and SIGQUIT would end it")]
     ReducedSignals,
@@ -44,12 +47,12 @@ pub enum Unfit {
 }
 
 /// Access to a JVM with this description; `None` is a JVM that does not describe itself.
-pub fn access<M: Memory>(description: Option<&Description<M>>) -> Result<Access, Unfit> {
+pub fn access<M: Memory>(description: Option<&Description<M>>, question: Question) -> Result<Access, Unfit> {
     let Some(description) = description else { return Ok(Access::Socket(Unfit::UnknownFlags)) };
     let version = description.version();
     match (description.is_on("DisableAttachMechanism"), description.is_on("ReduceSignalUsage")) {
         (Some(true), _) => Err(Unfit::Disabled),
-        _ if (1..FIRST_VERSION).contains(&version) => Err(Unfit::Version(version)),
+        _ if (1..question.first_version()).contains(&version) => Err(Unfit::Version { version, question }),
         (_, Some(true)) => Ok(Access::Socket(Unfit::ReducedSignals)),
         (Some(false), Some(false)) => Ok(Access::SocketOrSignal),
         _ => Ok(Access::Socket(Unfit::UnknownFlags)),
@@ -57,14 +60,14 @@ pub fn access<M: Memory>(description: Option<&Description<M>>) -> Result<Access,
 }
 
 /// Access to the JVM in a process, by its library and load bias.
-pub fn access_of(pid: Pid, library: &Module, bias: u64) -> Result<Access, Unfit> {
+pub fn access_of(pid: Pid, library: &Module, bias: u64, question: Question) -> Result<Access, Unfit> {
     // Checked before the flags: a JVM that catches the signal has parsed its options.
     let catches = File::open(pid.proc_file("status")).and_then(|status| catches_sigquit(&status));
     let description = ProcessMemory::open(pid)
         .and_then(|memory| Ok((memory, library.content()?)))
         .ok()
         .and_then(|(memory, library)| Description::open(memory, &library, bias).ok());
-    match access(description.as_ref())? {
+    match access(description.as_ref(), question)? {
         Access::SocketOrSignal if !catches.unwrap_or_default() => Ok(Access::Socket(Unfit::NotCaught)),
         access => Ok(access),
     }

@@ -49,6 +49,7 @@ pub use description::{Description, Origin};
 pub use library::{describes_itself, has_name, is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
+pub use names::class as class_in_source;
 
 /// File name of HotSpot's library, unless it was renamed.
 pub(crate) const LIBRARY: &str = "libjvm.so";

@@ -7,7 +7,8 @@ pub(super) fn method(class: &str, method: &str) -> String {
 }
 
 /// The source name of a class, given in class file notation: arrays as `byte[]` and `java.lang.String[]`.
-pub(super) fn class(name: &str) -> String {
+#[must_use]
+pub fn class(name: &str) -> String {
     let element = name.trim_start_matches('[');
     let dimensions = name.len() - element.len();
     if dimensions == 0 {

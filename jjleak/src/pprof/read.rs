@@ -93,6 +93,7 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         taken_at: time(message.time_nanos),
         process: comments.process(),
         growth: comments.growth(),
+        kept: Vec::new(),
         ended: comments.ended(),
         coverage: comments.coverage(),
         lost: comments.counters("lost."),

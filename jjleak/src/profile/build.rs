@@ -50,6 +50,7 @@ impl Profile {
             unjudged_sites: 0,
             cost: None,
             growth: Vec::new(),
+            kept: Vec::new(),
         }
     }
 

@@ -121,6 +121,7 @@ impl Profile {
             unjudged_sites: 0,
             cost: None,
             growth: Vec::new(),
+            kept: Vec::new(),
         }
     }
 }

@@ -87,6 +87,21 @@ pub struct Profile {
     /// Lines for reports on the growth of resident memory, allocated by the process or not; empty if unknown. See
     /// [`crate::diagnosis`].
     pub growth: Vec<String>,
+    /// Objects of each class that a JVM keeps, those that have grown most first; empty unless it was asked.
+    pub kept: Vec<KeptClass>,
+}
+
+/// Objects of a class that a JVM keeps after a collection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptClass {
+    /// Name in source notation.
+    pub class: String,
+    /// Objects now.
+    pub now: Totals,
+    /// Change of bytes since the first time that it was asked.
+    pub grown_bytes: i64,
+    /// Change of the number of objects.
+    pub grown_objects: i64,
 }
 
 impl Profile {

@@ -12,12 +12,16 @@ use super::label::printable;
 use super::units::{self, grouped};
 use super::verdicts::{approximate, percent};
 use super::{Options, estimated_from};
-use crate::profile::{Frame, FrameKind, Profile, StackProfile, Totals};
+use crate::profile::{Frame, FrameKind, KeptClass, Profile, StackProfile, Totals};
 
 /// Number of lines of a report.
 const LINES: usize = 25;
 /// Maximum number of classes.
 const CLASSES: usize = 8;
+/// The same beside those that are kept.
+const CLASSES_BESIDE_KEPT: usize = 4;
+/// Maximum number of classes that have grown.
+const GROWN: usize = 5;
 /// Maximum number of frames of a stack.
 const FRAMES: usize = 5;
 /// Standard errors in half of a 95 % interval.
@@ -47,7 +51,8 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     head.extend(profile.growth.iter().map(|line| printable(line).into_owned()));
     head.extend((!options.view.is_empty()).then(|| format!("shown: {}", printable(&options.view))));
     head.extend(profile.ended.iter().map(|ended| format!("the process has ended: {}", printable(ended))));
-    head.extend(classes(profile));
+    head.extend(kept(profile));
+    head.extend(classes(profile, if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT }));
     let tail = tail(profile);
     let left = LINES.saturating_sub(head.len() + tail.len());
     let stacks = stacks(profile, options, left);
@@ -55,7 +60,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
 }
 
 /// A table of the classes with the most bytes.
-fn classes(profile: &Profile) -> Vec<String> {
+fn classes(profile: &Profile, most: usize) -> Vec<String> {
     let all = profile.allocated().bytes;
     let mut classes: HashMap<&str, Class<'_>> = HashMap::new();
     for stack in &profile.stacks {
@@ -69,13 +74,41 @@ fn classes(profile: &Profile) -> Vec<String> {
     if classes.is_empty() {
         return vec!["no object was announced: no thread has filled its buffer (TLAB)".to_owned()];
     }
-    let shown: Vec<_> = classes.iter().take(CLASSES).map(|class| row(class, profile)).collect();
+    let shown: Vec<_> = classes.iter().take(most).map(|class| row(class, profile)).collect();
     let mut lines = table(&shown);
-    let rest = classes.get(CLASSES..).unwrap_or_default();
+    let rest = classes.get(most..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|class| class.allocated.bytes).sum();
         lines.push(format!("and {} more classes: {}", rest.len(), approximate(bytes)));
     }
+    lines
+}
+
+/// Classes of which the JVM keeps more than at the beginning.
+pub(super) fn kept(profile: &Profile) -> Vec<String> {
+    if profile.kept.is_empty() {
+        return Vec::new();
+    }
+    let grown: Vec<_> = profile.kept.iter().filter(|class| class.grown_bytes > 0).collect();
+    let all: i64 = profile.kept.iter().map(|class| class.grown_bytes).sum();
+    let sign = if all < 0 { '-' } else { '+' };
+    let mut lines = vec![format!(
+        "kept after collections: {sign}{}; classes that grow:",
+        approximate(all.unsigned_abs())
+    )];
+    if grown.is_empty() {
+        lines.push("  none".to_owned());
+    }
+    lines.extend(grown.iter().take(GROWN).map(|class| {
+        let KeptClass { class, now, grown_bytes, grown_objects } = class;
+        format!(
+            "  +{} to {}, {grown_objects:+} to {} objects: {}",
+            approximate(grown_bytes.unsigned_abs()),
+            approximate(now.bytes),
+            grouped(now.objects),
+            printable(class)
+        )
+    }));
     lines
 }
 
@@ -125,7 +158,19 @@ fn stacks(profile: &Profile, options: &Options, mut left: usize) -> Vec<String> 
     let all = profile.allocated().bytes;
     let mut lines = Vec::new();
     // Without frames, the table says all.
-    for stack in ranking.top.iter().filter(|stack| stack.frames.len() > 1) {
+    let mut ranked: Vec<_> = ranking.top.iter().copied().filter(|stack| stack.frames.len() > 1).collect();
+    if !profile.kept.is_empty() {
+        let grown = |stack: &StackProfile| {
+            let class = class_of(stack)?;
+            let grown: Vec<_> = profile.kept.iter().take(GROWN).filter(|kept| kept.grown_bytes > 0).collect();
+            grown.iter().position(|kept| kept.class == class.symbol)
+        };
+        ranked = profile.stacks.iter().filter(|stack| stack.frames.len() > 1).collect();
+        ranked.sort_by_key(|stack| {
+            (grown(stack).unwrap_or(usize::MAX), std::cmp::Reverse(stack.allocated.bytes), stack.id)
+        });
+    }
+    for stack in ranked {
         let Some(class) = class_of(stack) else { continue };
         let own = &stack.frames[1..];
         let frames = folded(own, 0, FRAMES.min(left.saturating_sub(1)));
@@ -157,10 +202,12 @@ fn tail(profile: &Profile) -> Vec<String> {
         lines.push(format!("stacks: {incomplete} of {all} are incomplete (--full says why)"));
     }
     lines.extend(estimated_from(&profile.coverage).map(|from| format!("estimates from {from}")));
-    lines.push(format!(
-        "garbage counts, too; to do: what is kept: jcmd {} GC.class_histogram, and again later",
-        profile.process.pid
-    ));
+    if profile.kept.is_empty() && profile.ended.is_none() {
+        let pid = profile.process.pid;
+        lines.push(format!(
+            "garbage counts, too; to do: which classes grow: jjleak heap -p {pid} --histogram (stops the JVM for a full collection, twice)"
+        ));
+    }
     lines
 }
 

@@ -4,6 +4,7 @@
 
 mod error;
 mod graphviz;
+mod kept;
 pub mod memory;
 mod outputs;
 mod stream;
@@ -20,6 +21,7 @@ use crate::processes::Pid;
 use crate::profile::{Profile, SourceKind};
 use crate::render::Format;
 use crate::session::{Notice, Observer, Step};
+use kept::Kept;
 use trace::Trace;
 
 pub use error::Error;
@@ -41,6 +43,10 @@ pub struct Reports {
     grown: Option<Grown>,
     /// Time of the next scan of its memory.
     rests_until: Option<Instant>,
+    /// True to ask the only process, a JVM, what it keeps.
+    asks_jvm: bool,
+    /// What it keeps.
+    kept: Option<Kept>,
 }
 
 /// Maximum time for reading the arenas of malloc during a run, which waits for it.
@@ -61,7 +67,15 @@ impl Reports {
             growing: None,
             grown: None,
             rests_until: None,
+            asks_jvm: false,
+            kept: None,
         }
+    }
+
+    /// Also asks the only process, a JVM, for histograms of its classes.
+    #[must_use]
+    pub fn with_histograms(self) -> Self {
+        Self { asks_jvm: true, ..self }
     }
 
     /// Appends profiles to the file of all reports, if there is one, and prints nothing.
@@ -76,6 +90,9 @@ impl Reports {
 
     /// Adds what grows in the only process to its profile. Its memory is scanned, unless that was done just now.
     fn add_growth(&mut self, profiles: &mut [Profile], is_last: bool) {
+        if let (Some(kept), [profile]) = (&mut self.kept, &mut *profiles) {
+            profile.kept = kept.classes(is_last).to_vec();
+        }
         let (Some(growing), [profile]) = (&self.growing, profiles) else { return };
         if is_last || self.rests_until.is_none_or(|until| Instant::now() >= until) {
             let begun = Instant::now();
@@ -116,6 +133,8 @@ impl Observer for Reports {
         self.outputs = Some(Outputs::open(&self.plan, pid.map(|pid| pid.number().get()))?);
         let is_read = [Format::Text, Format::Html].iter().any(|format| self.plan.formats.contains(format));
         self.pid = pid.filter(|_| is_read);
+        // Before anything counts: the collection stops the JVM.
+        self.kept = pid.filter(|_| self.asks_jvm).and_then(Kept::begin);
         Ok(())
     }
 

@@ -99,6 +99,7 @@ pub(super) fn read(
         unjudged_sites: 0,
         cost: None,
         growth: Vec::new(),
+        kept: Vec::new(),
     };
     Ok((profile, remarks))
 }

@@ -73,6 +73,11 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("HeapClasses"))
     }
 
+    /// Starts the program that keeps objects in this way.
+    pub(crate) fn start_kept(java: &Path, options: &[&str], way: &str) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).args(["Kept", way]))
+    }
+
     /// Starts the program whose virtual threads wait and compute in turns.
     pub(crate) fn start_turns(java: &Path, options: &[&str]) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))
@@ -266,7 +271,7 @@ pub(crate) fn classes() -> &'static Path {
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
             .args(
-                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory", "HeapClasses"]
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory", "HeapClasses", "Kept"]
                     .map(|name| fixtures.join(name).with_extension("java")),
             )
             .output()

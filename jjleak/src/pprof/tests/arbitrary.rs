@@ -27,6 +27,7 @@ pub(super) fn anything() -> impl Strategy<Value = Profile> {
                         Coverage { threads: stacks.iter().any(|stack| stack.thread().is_some()), ..coverage };
                     Profile {
                         growth: vec!["RSS +1.0 MiB in 5.0 s".to_owned(), "cause: a = b".to_owned()],
+                        kept: Vec::new(),
                         snapshots: (unknown_frees >> 40) as u32,
                         unjudged_sites: unknown_frees >> 50,
                         cost: (unknown_frees % 2 == 0).then(|| Cost {

@@ -7,6 +7,7 @@ use super::super::cost::{cost_in_words, share_in_words};
 use super::super::counters::{Counted, losses, notes};
 use super::super::findings::{Causes, called_from, figures, sentences_of, title};
 use super::super::label::{NO_STACK, label, module, printable};
+use super::super::objects;
 use super::super::threads::ThreadShares;
 use super::super::verdicts::{approximate, evidence, is_watched, of_what_is_shown};
 use super::super::words::{Words, words};
@@ -102,13 +103,12 @@ pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
 
 /// Growth of the process, for a profile without verdicts.
 fn growth(profile: &Profile) -> Markup {
-    if profile.growth.is_empty() {
-        return Markup::default();
-    }
+    let lines: Vec<_> = profile.growth.iter().cloned().chain(objects::kept(profile)).collect();
+    let [first, rest @ ..] = &lines[..] else { return Markup::default() };
     html! {
         section #conclusion {
-            h2 { (printable(&profile.growth[0])) }
-            @for line in &profile.growth[1..] { p.note { (printable(line)) } }
+            h2 { (printable(first)) }
+            @for line in rest { p.note { (printable(line)) } }
         }
     }
 }

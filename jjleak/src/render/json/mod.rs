@@ -22,7 +22,7 @@ pub use stacks::{Stacks, Tables};
 pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, ThreadShareDocument, VerdictDocument};
 
 use super::{Options, TOOL};
-use crate::profile::{FrameNumbers, ProcessInfo, Profile, Sampling, Totals};
+use crate::profile::{FrameNumbers, KeptClass, ProcessInfo, Profile, Sampling, Totals};
 
 /// Number of the contract.
 pub const SCHEMA: u32 = 2;
@@ -34,7 +34,7 @@ pub struct Document<S = Stacks> {
     pub schema: u32,
     /// `jjleak` and its version.
     pub tool: String,
-    /// Source of stacks and figures: `malloc`, `growth` or `file`; absent in reports of earlier versions.
+    /// Source of stacks and figures: `malloc`, `growth`, `java_heap` or `file`; absent in reports of earlier versions.
     #[serde(default)]
     pub source: String,
     /// Time of the report, RFC 3339 in UTC.
@@ -107,10 +107,26 @@ pub struct Document<S = Stacks> {
     /// Cost of profiling to the process since the previous report, an estimate; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDocument>,
+    /// Objects that a JVM keeps, by class, those that have grown most first; absent unless it was asked (`--histogram`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptDocument>,
     /// All stacks with allocations, including those without live memory, in the requested order; before them, the distinct
     /// frames.
     #[serde(flatten)]
     pub stacks: S,
+}
+
+/// Objects of a class that a JVM keeps after a collection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptDocument {
+    /// Name in source notation.
+    pub class: String,
+    /// Objects now.
+    pub live: TotalsDocument,
+    /// Change of bytes since the beginning.
+    pub grown_bytes: i64,
+    /// Change of the number of objects since the beginning.
+    pub grown_objects: i64,
 }
 
 /// A process.
@@ -194,7 +210,19 @@ impl<S> Document<S> {
             looks: profile.snapshots,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
+            kept: profile.kept.iter().map(Into::into).collect(),
             stacks,
+        }
+    }
+}
+
+impl From<&KeptClass> for KeptDocument {
+    fn from(kept: &KeptClass) -> Self {
+        Self {
+            class: kept.class.clone(),
+            live: kept.now.into(),
+            grown_bytes: kept.grown_bytes,
+            grown_objects: kept.grown_objects,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::Watch;
-use crate::jcmd::{self, Access, Request, State, Unfit};
+use crate::jcmd::{self, Access, Question, Request, State, Unfit};
 use crate::jvm;
 use crate::processes::{Module, Process};
 
@@ -44,7 +44,7 @@ impl AskedJvm {
             return;
         }
         let Some((library, bias)) = library() else { return };
-        match jcmd::access_of(process.pid, library, bias) {
+        match jcmd::access_of(process.pid, library, bias, Question::PerfMap) {
             Ok(Access::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
                 self.attempts += 1;
             }

@@ -1,0 +1,122 @@
+//! Live objects by class, as HotSpot counts them on request.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Access, Question, VERB};
+use crate::jvm::class_in_source;
+use crate::processes::Process;
+
+/// Time beyond that of the JVM's answer after which the helper process is killed. It gives up earlier itself, unless it is blocked.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Live objects of each class, by its name in source notation.
+pub type ClassHistogram = BTreeMap<String, Held>;
+
+/// Live objects of a class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Number of objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Asks a JVM for its class histogram. It makes a full collection first, in which it stops. Blocks.
+pub fn class_histogram(process: &Process, access: Access) -> Result<ClassHistogram, String> {
+    let question = Question::ClassHistogram;
+    let mut child = Command::new("/proc/self/exe")
+        .args([VERB, question.name()])
+        .args([process.pid.to_string(), process.start_time.to_string()])
+        .args((access == Access::SocketOrSignal).then_some("signal"))
+        .env_clear()
+        // Signals from the terminal must not end it before it has cleaned up.
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let answer = read(&mut child, question);
+    if answer.is_err() {
+        // It may have ended by now.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    let answer = answer.map_err(|error| error.to_string())?;
+    if status.success() { parse(&answer) } else { Err(answer.trim().to_owned()) }
+}
+
+/// All that the child says.
+fn read(child: &mut Child, question: Question) -> io::Result<String> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time");
+    let mut pipe = child.stdout.take().ok_or_else(late)?;
+    let deadline = Instant::now() + question.time_limit() + GRACE;
+    let (mut answer, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = deadline.checked_duration_since(Instant::now()).ok_or_else(late)?;
+        let mut waits = [PollFd::new(&pipe, PollFlags::IN)];
+        poll(&mut waits, Timespec::try_from(left).ok().as_ref())?;
+        if waits[0].revents().is_empty() {
+            continue;
+        }
+        let length = pipe.read(&mut part)?;
+        answer.extend(part.iter().take(length));
+        if length == 0 || answer.len() as u64 > question.longest() {
+            return Ok(String::from_utf8_lossy(&answer).into_owned());
+        }
+    }
+}
+
+/// Reads lines such as `   1:        12345      1234567  [B (java.base@17.0.1)`.
+fn parse(answer: &str) -> Result<ClassHistogram, String> {
+    let mut histogram = ClassHistogram::new();
+    for line in answer.lines() {
+        let mut words = line.split_whitespace();
+        let is_entry = words.next().is_some_and(|rank| {
+            rank.strip_suffix(':').is_some_and(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
+        });
+        if !is_entry {
+            continue;
+        }
+        let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok());
+        let (objects, bytes) = (number(words.next()), number(words.next()));
+        let (Some(objects), Some(bytes), Some(class)) = (objects, bytes, words.next()) else {
+            return Err(format!("its answer has a line that is no class: {line}"));
+        };
+        // Classes of several loaders can have the same name.
+        let held = histogram.entry(class_in_source(class)).or_default();
+        held.objects = held.objects.saturating_add(objects);
+        held.bytes = held.bytes.saturating_add(bytes);
+    }
+    if histogram.is_empty() { Err("its answer has no classes".to_owned()) } else { Ok(histogram) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_read_with_their_numbers_and_loaders_are_merged() {
+        let answer = " num     #instances         #bytes  class name (module)\n\
+            -------------------------------------------------------\n   \
+            1:           100           2400  [B (java.base@17.0.1)\n   \
+            2:             7            168  Shop$Order\n   \
+            3:             1             24  Shop$Order\nTotal           108           2592\n";
+        let histogram = parse(answer).unwrap();
+        assert_eq!(histogram["byte[]"], Held { objects: 100, bytes: 2400 });
+        assert_eq!(histogram["Shop$Order"], Held { objects: 8, bytes: 192 });
+        assert_eq!(histogram.len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_histogram_is_an_error() {
+        assert!(parse("").unwrap_err().contains("no classes"));
+        assert!(parse("1: many 24 A").unwrap_err().contains("no class"));
+    }
+}
