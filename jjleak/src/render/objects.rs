@@ -12,7 +12,7 @@ use super::label::printable;
 use super::units::{self, grouped};
 use super::verdicts::{approximate, percent};
 use super::{Options, estimated_from};
-use crate::profile::{Frame, FrameKind, KeptClass, Profile, StackProfile, Totals};
+use crate::profile::{Frame, FrameKind, KeptClass, Profile, SharedFrame, StackProfile, Totals};
 
 /// Number of lines of a report.
 const LINES: usize = 25;
@@ -55,8 +55,8 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     head.extend(classes(profile, if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT }));
     let tail = tail(profile);
     let left = LINES.saturating_sub(head.len() + tail.len());
-    let stacks = stacks(profile, options, left);
-    head.iter().chain(&stacks).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
+    let paths = paths(profile, options.selection.top, left);
+    head.iter().chain(&paths).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// A table of the classes with the most bytes.
@@ -152,44 +152,61 @@ fn table(rows: &[[String; 5]]) -> Vec<String> {
     all.iter().map(line).collect()
 }
 
-/// The stacks with the most bytes, in at most this many lines.
-fn stacks(profile: &Profile, options: &Options, mut left: usize) -> Vec<String> {
-    let ranking = options.selection.rank(profile);
+/// Call paths that allocate objects of a class.
+struct Path<'a> {
+    class: &'a str,
+    bytes: u64,
+    /// The stack with the most bytes, without the class.
+    frames: &'a [SharedFrame],
+}
+
+/// The call paths with the most bytes, in at most this many lines; those of classes that have grown first.
+fn paths(profile: &Profile, top: usize, mut left: usize) -> Vec<String> {
     let all = profile.allocated().bytes;
+    let grown: Vec<_> = profile.kept.iter().take(GROWN).filter(|kept| kept.grown_bytes > 0).collect();
+    let mut paths = distinct(profile);
+    paths.sort_by_key(|path| {
+        let place = grown.iter().position(|kept| kept.class == path.class);
+        (place.unwrap_or(usize::MAX), std::cmp::Reverse(path.bytes))
+    });
     let mut lines = Vec::new();
-    // Without frames, the table says all.
-    let mut ranked: Vec<_> = ranking.top.iter().copied().filter(|stack| stack.frames.len() > 1).collect();
-    if !profile.kept.is_empty() {
-        let grown = |stack: &StackProfile| {
-            let class = class_of(stack)?;
-            let grown: Vec<_> = profile.kept.iter().take(GROWN).filter(|kept| kept.grown_bytes > 0).collect();
-            grown.iter().position(|kept| kept.class == class.symbol)
-        };
-        ranked = profile.stacks.iter().filter(|stack| stack.frames.len() > 1).collect();
-        ranked.sort_by_key(|stack| {
-            (grown(stack).unwrap_or(usize::MAX), std::cmp::Reverse(stack.allocated.bytes), stack.id)
-        });
-    }
-    for stack in ranked {
-        let Some(class) = class_of(stack) else { continue };
-        let own = &stack.frames[1..];
-        let frames = folded(own, 0, FRAMES.min(left.saturating_sub(1)));
-        if frames.len() + 1 > left || left < 3 {
+    for Path { class, bytes, frames } in paths.into_iter().take(top) {
+        let shown = folded(frames, 0, FRAMES.min(left.saturating_sub(1)));
+        if shown.len() + 1 > left || left < 3 {
             break;
         }
-        left -= frames.len() + 1;
+        left -= shown.len() + 1;
         lines.push(format!(
             "{} of {} ({}) by",
-            approximate(stack.allocated.bytes),
-            printable(&class.symbol),
-            percent(float(stack.allocated.bytes) / float(all.max(1)))
+            approximate(bytes),
+            printable(class),
+            percent(float(bytes) / float(all.max(1)))
         ));
-        lines.extend(frames.into_iter().map(|frame| match frame {
-            Some(frame) => format!("\t{}", line_of(&own[frame])),
+        lines.extend(shown.into_iter().map(|frame| match frame {
+            Some(frame) => format!("\t{}", line_of(&frames[frame])),
             None => "\t...".to_owned(),
         }));
     }
     lines
+}
+
+/// Call paths that look different, the largest first. Stacks that differ only within a line, or below `main`, are one.
+fn distinct(profile: &Profile) -> Vec<Path<'_>> {
+    let mut stacks: Vec<_> = profile.stacks.iter().filter(|stack| stack.frames.len() > 1).collect();
+    stacks.sort_by_key(|stack| (std::cmp::Reverse(stack.allocated.bytes), stack.id));
+    let mut places: HashMap<(&str, Vec<String>), usize> = HashMap::new();
+    let mut paths: Vec<Path<'_>> = Vec::new();
+    for stack in stacks {
+        let Some(class) = class_of(stack) else { continue };
+        let frames = &stack.frames[1..];
+        let lines = folded(frames, 0, usize::MAX).into_iter().flatten().map(|at| line_of(&frames[at]));
+        let place = *places.entry((&class.symbol, lines.collect())).or_insert(paths.len());
+        match paths.get_mut(place) {
+            Some(path) => path.bytes = path.bytes.saturating_add(stack.allocated.bytes),
+            None => paths.push(Path { class: &class.symbol, bytes: stack.allocated.bytes, frames }),
+        }
+    }
+    paths
 }
 
 fn tail(profile: &Profile) -> Vec<String> {
@@ -261,11 +278,36 @@ mod tests {
             stack("byte[]", 800 << 20, 40 << 20, &main),
             stack("byte[]", 200 << 20, 20 << 20, &[java("Shop.pay", 40)]),
             stack("java.lang.String", 24 << 20, 0, &main),
+            stack("java.lang.String", 23 << 20, 0, &main),
             stack("not sampled yet", 1 << 20, 0, &[]),
         ];
         let mut text = Vec::new();
         write(&profile, &sample::options(), &mut text).unwrap();
         insta::assert_snapshot!(String::from_utf8(text).unwrap());
+    }
+
+    #[test]
+    fn classes_that_are_kept_come_first_with_who_allocates_them() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.source = SourceKind::JavaHeap;
+        profile.stacks = vec![
+            stack("byte[]", 800 << 20, 0, &[java("Shop.read", 12)]),
+            stack("Order", 20 << 20, 0, &[java("Shop.order", 40)]),
+        ];
+        let kept = |class: &str, grown_bytes, grown_objects| KeptClass {
+            class: class.to_owned(),
+            now: Totals { bytes: 30 << 20, objects: 700_000 },
+            grown_bytes,
+            grown_objects,
+        };
+        profile.kept = vec![kept("Order", 20 << 20, 500_000), kept("byte[]", -4096, -3)];
+        let mut text = Vec::new();
+        write(&profile, &sample::options(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("kept after collections: +20.0 MiB; classes that grow:"), "{text}");
+        assert!(text.contains("  +20.0 MiB to 30.0 MiB, +500000 to 700,000 objects: Order"), "{text}");
+        let [order, read] = ["Shop.order", "Shop.read"].map(|name| text.find(name));
+        assert!(order.is_some() && order < read, "{text}");
     }
 
     #[test]
