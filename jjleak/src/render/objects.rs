@@ -32,7 +32,7 @@ const HALF_OF_95_PERCENT: f64 = 1.96;
 struct Class<'a> {
     name: &'a str,
     allocated: Totals,
-    /// Variance of the bytes.
+    /// At most the variance of the bytes: the sum of those of its stacks, which vary against each other.
     variance: f64,
 }
 
@@ -61,13 +61,12 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
 
 /// A table of the classes with the most bytes.
 fn classes(profile: &Profile, most: usize) -> Vec<String> {
-    let all = profile.allocated().bytes;
     let mut classes: HashMap<&str, Class<'_>> = HashMap::new();
     for stack in &profile.stacks {
         let name = class_of(stack).map_or("", |frame| frame.symbol.as_str());
         let class = classes.entry(name).or_insert_with(|| Class { name, ..Class::default() });
         class.allocated = [class.allocated, stack.allocated].into_iter().sum();
-        class.variance += variance_of_small_share(stack, all);
+        class.variance += stack.live_error.map_or(0., |error| float(error.bytes).powi(2));
     }
     let mut classes: Vec<_> = classes.into_values().collect();
     classes.sort_by_key(|class| (std::cmp::Reverse(class.allocated.bytes), class.name));
@@ -112,19 +111,10 @@ pub(super) fn kept(profile: &Profile) -> Vec<String> {
     lines
 }
 
-/// The variance that a stack's bytes would have if it were one of many: errors of a class's stacks add up to less, since all samples
-/// together are known.
-fn variance_of_small_share(stack: &StackProfile, all: u64) -> f64 {
-    let error = stack.live_error.map_or(0., |error| float(error.bytes));
-    let others = 1. - float(stack.allocated.bytes) / float(all.max(1));
-    if others > 0. { error.powi(2) / others } else { 0. }
-}
-
 fn row(class: &Class<'_>, profile: &Profile) -> [String; 5] {
     let (bytes, all) = (class.allocated.bytes, profile.allocated().bytes);
     let share = float(bytes) / float(all.max(1));
-    let error = HALF_OF_95_PERCENT * (class.variance * (1. - share).max(0.)).sqrt();
-    let error = 100. * error / float(bytes.max(1));
+    let error = 100. * HALF_OF_95_PERCENT * class.variance.sqrt() / float(bytes.max(1));
     [
         printable(class.name).into_owned(),
         approximate(bytes),
