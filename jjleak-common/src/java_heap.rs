@@ -1,5 +1,4 @@
-//! Allocations in a Java heap that HotSpot announces: objects for which a thread has taken a new buffer (TLAB), and objects outside of
-//! buffers.
+//! Objects in a Java heap that HotSpot announces: the first in each new thread-local buffer (TLAB), and those outside of buffers.
 
 use crate::process::ImageId;
 
@@ -32,6 +31,8 @@ impl HeapLayout {
 pub struct ThreadHeap {
     /// The process's image; the other figures are those of an earlier program if it differs.
     pub image: u64,
+    /// HotSpot's `Thread`. A thread of the system that detaches from the JVM and attaches again, as `main` does at the end, gets another.
+    pub thread: u64,
     /// Size of the current buffer; 0 before the first one is seen.
     pub buffer: u64,
     /// Size of the first object in it, for which HotSpot may have made it larger.
@@ -142,7 +143,7 @@ unsafe impl aya::Pod for Record {}
 unsafe impl aya::Pod for HeapLayout {}
 
 const _: () = assert!(size_of::<Record>() == 72 && align_of::<Record>() == 8);
-const _: () = assert!(size_of::<HeapLayout>() == 16 && size_of::<ThreadHeap>() == 48);
+const _: () = assert!(size_of::<HeapLayout>() == 16 && size_of::<ThreadHeap>() == 56);
 
 /// Size of the ring buffer in bytes while objects are followed, a power of two: 14,000 objects.
 pub const RING_BYTES: u32 = 1 << 20;

@@ -55,7 +55,7 @@ fn object(armed: &Armed, layout: &HeapLayout, hit: &Hit) -> Option<(Record, Reas
     let thread = hit.arg(signature.count);
     let class_name = read_user_word(class.wrapping_add(layout.class_name as u64))?;
     let record = Record { class, class_name, size, thread, image: armed.image, ..Record::NONE };
-    let state = state(armed)?;
+    let state = state(armed, thread)?;
     if signature.extra.is_none() {
         // SAFETY: the current thread's own value.
         unsafe { write_volatile(addr_of_mut!((*state).outside), (*state).outside.wrapping_add(size)) };
@@ -89,6 +89,10 @@ fn in_buffer(
     let used = if used < MAX_BUFFER { used } else { record.size };
     // SAFETY: the current thread's own value.
     unsafe {
+        if earlier.wrapping_add(used) < (*state).in_buffers.wrapping_add((*state).outside) {
+            // Another thread has got the place of one that has ended: its figures begin anew.
+            clear(state, (*state).image, record.thread);
+        }
         let previous = (*state).buffer;
         let retired = earlier.wrapping_sub((*state).outside);
         let in_buffers = retired.wrapping_add(used);
@@ -106,19 +110,24 @@ fn in_buffer(
     }
 }
 
-/// The thread's figures, of this program.
+/// Figures of this `Thread` of this program.
 #[inline(always)]
-fn state(armed: &Armed) -> Option<*mut ThreadHeap> {
+fn state(armed: &Armed, thread: u64) -> Option<*mut ThreadHeap> {
     let state = JAVA_THREADS.get_or_create()?;
+    let image = armed.image.0 as u64;
     // SAFETY: the current thread's own value.
     unsafe {
-        if read_volatile(addr_of!((*state).image)) != armed.image.0 as u64 {
-            let image = armed.image.0 as u64;
-            write_volatile(
-                state,
-                ThreadHeap { image, buffer: 0, first: 0, in_buffers: 0, retired: 0, outside: 0 },
-            );
+        if read_volatile(addr_of!((*state).image)) != image || (*state).thread != thread {
+            clear(state, image, thread);
         }
     }
     Some(state)
+}
+
+/// Forgets the figures of another `Thread`, or of an earlier program.
+#[inline(always)]
+unsafe fn clear(state: *mut ThreadHeap, image: u64, thread: u64) {
+    let begun = ThreadHeap { image, thread, buffer: 0, first: 0, in_buffers: 0, retired: 0, outside: 0 };
+    // SAFETY: the caller's own value.
+    unsafe { write_volatile(state, begun) };
 }

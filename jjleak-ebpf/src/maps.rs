@@ -86,7 +86,7 @@ pub(crate) static PAGE_FAULTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYT
 
 #[map]
 pub(crate) static JAVA_OBJECTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
-/// By slot of the process.
+/// Layouts of Java heaps, indexed by process slot.
 #[map]
 pub(crate) static JAVA_HEAPS: Array<HeapLayout> = Array::with_max_entries(MAX_PROCESSES, 0);
 #[btf_map]

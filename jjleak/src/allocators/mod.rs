@@ -19,7 +19,7 @@ mod symbols;
 mod test_elf;
 
 pub use exits::Unproven;
-pub use named::{NamedAllocator, NamedFunction, Place, TableError, is_file};
+pub use named::{JAVA_HEAP, NamedAllocator, NamedFunction, Place, TableError, is_file};
 pub use site::{Placement, ProbePoint, ProbeSite, Role, Stepping};
 
 use self::{

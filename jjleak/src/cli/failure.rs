@@ -245,8 +245,8 @@ impl From<NoJavaHeap> for Failure {
             }
             NoJavaHeap::Old { .. } => "use JDK 11 or later; jjleak -p PID follows the JVM's native memory",
             NoJavaHeap::NoSymbols { .. } => {
-                "install the JVM's debug symbols (openjdk-17-dbg in Debian, openjdk17-dbg in Alpine, \
-                 java-17-openjdk-debuginfo in Fedora; of the JDK's own version), or run a JDK that has them, such as Temurin"
+                "install the debug symbols of exactly this JVM (in Debian, openjdk-17-dbg for openjdk-17), or use a JDK whose library \
+                 has symbols, such as Temurin"
             }
         };
         Self::new(OTHER, error.to_string(), remedy)

@@ -26,28 +26,7 @@ struct Pages;
 
 impl ProfiledSource for Pages {
     const KIND: SourceKind = SourceKind::Growth;
-    const EXCLUDED: &'static [&'static str] = &[
-        "min_size",
-        "max_size",
-        "obj",
-        "symbols_prefix",
-        "allocators",
-        "entry_and_return",
-        "mmap",
-        "older",
-        "sample_rate",
-        "sample_bytes",
-        "combined_only",
-        "show_allocs",
-        "trace",
-        "max_live",
-        "settle",
-        "outstanding",
-        "verdicts",
-        "max_overhead",
-        "estimate",
-        "baseline",
-    ];
+    const EXCLUDED: &'static [&'static str] = &["sample_rate", "sample_bytes"];
     const REFUSAL: &'static str = "is about allocations: it cannot be used with growth, which follows pages";
 }
 
@@ -76,7 +55,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent_and_all_hidden_options_exist() {
         let command = GrowthArgs::command();
-        for id in Pages::EXCLUDED {
+        for id in SourceArgs::<Pages>::excluded() {
             assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
         }
         command.debug_assert();

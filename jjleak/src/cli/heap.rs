@@ -34,26 +34,7 @@ struct Objects;
 
 impl ProfiledSource for Objects {
     const KIND: SourceKind = SourceKind::JavaHeap;
-    const EXCLUDED: &'static [&'static str] = &[
-        "min_size",
-        "max_size",
-        "obj",
-        "symbols_prefix",
-        "allocators",
-        "entry_and_return",
-        "mmap",
-        "older",
-        "combined_only",
-        "show_allocs",
-        "trace",
-        "max_live",
-        "settle",
-        "outstanding",
-        "verdicts",
-        "max_overhead",
-        "estimate",
-        "baseline",
-    ];
+    const EXCLUDED: &'static [&'static str] = &[];
     const REFUSAL: &'static str =
         "is about native allocations: it cannot be used with heap, which follows objects of Java heaps";
 }
@@ -96,7 +77,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent_and_all_hidden_options_exist() {
         let command = HeapArgs::command();
-        for id in Objects::EXCLUDED {
+        for id in SourceArgs::<Objects>::excluded() {
             assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
         }
         command.debug_assert();

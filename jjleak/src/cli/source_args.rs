@@ -7,11 +7,33 @@ use clap::{ArgMatches, Command, FromArgMatches};
 use super::args::Args;
 use crate::profile::SourceKind;
 
+/// IDs of options about blocks of native memory.
+pub(super) const OF_BLOCKS: [&str; 18] = [
+    "min_size",
+    "max_size",
+    "obj",
+    "symbols_prefix",
+    "allocators",
+    "entry_and_return",
+    "mmap",
+    "older",
+    "combined_only",
+    "show_allocs",
+    "trace",
+    "max_live",
+    "settle",
+    "outstanding",
+    "verdicts",
+    "max_overhead",
+    "estimate",
+    "baseline",
+];
+
 /// A source of profiles.
 pub(super) trait ProfiledSource {
     /// The source.
     const KIND: SourceKind;
-    /// Options that do not apply to it, by their IDs.
+    /// IDs of options that do not apply to it, besides those of [`OF_BLOCKS`].
     const EXCLUDED: &'static [&'static str];
     /// Subject of the message that refuses such an option, after the option's name.
     const REFUSAL: &'static str;
@@ -25,17 +47,22 @@ pub(super) struct SourceArgs<S> {
 }
 
 impl<S: ProfiledSource> SourceArgs<S> {
+    /// IDs of all options that do not apply.
+    pub(super) fn excluded() -> impl Iterator<Item = &'static str> {
+        OF_BLOCKS.into_iter().chain(S::EXCLUDED.iter().copied())
+    }
+
     fn adapted(command: Command) -> Command {
         command.mut_args(|arg| {
-            let is_excluded = S::EXCLUDED.contains(&arg.get_id().as_str());
+            let is_excluded = Self::excluded().any(|id| arg.get_id() == id);
             if is_excluded { arg.hide(true) } else { arg }
         })
     }
 
     /// The arguments, unless one does not apply.
     fn of(args: Args, matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_given = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-        if let Some(id) = S::EXCLUDED.iter().find(is_given) {
+        let is_given = |id: &&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        if let Some(id) = Self::excluded().find(is_given) {
             let what = format!("--{} {}\n", id.replace('_', "-"), S::REFUSAL);
             return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, what));
         }

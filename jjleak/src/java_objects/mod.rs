@@ -1,4 +1,4 @@
-//! What has been allocated in a Java heap, by class and stack, from the objects that the JVM announces.
+//! Estimates of the bytes that each class and stack has allocated in a Java heap, from the objects that the JVM announces.
 //!
 //! In: announced objects of the kernel side, names of classes, and what each thread has allocated. Out: estimates with their variances.
 //! Pure: it reads no process. The chapter on Java describes the estimate.
@@ -41,33 +41,35 @@ pub struct Objects {
 /// Objects of a process's Java heap.
 #[derive(Debug, Default)]
 pub struct SampledHeap {
-    /// By the address of the thread's structure.
+    /// Threads, keyed by the address of HotSpot's `Thread`.
     threads: HashMap<u64, Thread>,
-    /// Numbers of classes, by `Klass` and the symbol that names it.
+    /// Numbers of classes, keyed by `Klass` and the symbol that names it.
     classes: HashMap<(u64, u64), u32>,
     /// Names of classes by number; `None` before they are read.
     names: Vec<Option<String>>,
-    /// By row of the stack and number of the class.
+    /// Sums, keyed by row of the stack and number of the class.
     sums: HashMap<(u32, u32), Sum>,
     unnamed: u64,
 }
 
-/// What a thread has allocated.
+/// Allocations of a thread.
 #[derive(Debug, Default)]
 struct Thread {
-    /// Bytes before this began.
+    /// Bytes before jjleak began.
     before: u64,
+    /// True once a buffer of the thread was announced.
+    has_buffer: bool,
     /// Bytes since then that announced objects stand for.
     sampled: u64,
-    /// Objects that were the first in a buffer for another reason than that the old one was full: the next one that did not fit stands for
-    /// what they stood for.
+    /// First objects of buffers that were taken for another reason than a full buffer. The next object that does not fit takes over the
+    /// bytes that they stand for.
     waiting: Vec<Sample>,
     /// The last object that did not fit into a buffer.
     last: Option<Sample>,
 }
 
 impl Thread {
-    /// What waits, if no object follows that does not fit into a buffer: the last one stands for it, if there is one.
+    /// Waiting samples as they count if no further object fails to fit: for the last such object, if there is one.
     fn waiting(&self) -> impl Iterator<Item = Sample> {
         let standing = |sample: &Sample| Sample { others: sample.others, ..self.last.unwrap_or(*sample) };
         self.waiting.iter().map(standing)
@@ -108,7 +110,7 @@ struct Others {
     samples: f64,
     /// Their bytes, in total.
     total: f64,
-    /// What samples stand for, in the same measure for all.
+    /// Bytes that samples stand for, by one rule for all.
     bytes: f64,
     objects: f64,
     squared_bytes: f64,
@@ -131,10 +133,14 @@ impl SampledHeap {
         let thread = self.threads.entry(record.thread).or_default();
         let mut stands_for = record.stands_for;
         if record.reason() == Reason::FirstBuffer {
-            if stands_for < thread.before {
-                // Another thread has got this place.
-                *thread = Thread::default();
+            if thread.has_buffer || stands_for < thread.before {
+                // A new thread has the address of one that has ended.
+                let ended = std::mem::take(thread);
+                for sample in ended.waiting() {
+                    self.sums.entry(sample.of).or_default().others.add(&sample);
+                }
             }
+            thread.has_buffer = true;
             stands_for -= thread.before;
         }
         thread.sampled += stands_for;

@@ -153,6 +153,12 @@ fn intervals_contain_the_truth_for_small_objects() {
 }
 
 #[test]
+fn the_interval_of_a_class_with_four_samples_is_wide_enough() {
+    let (contained, _) = coverage(&[(1, 0.7, 240..248), (2, 0.2, 240..248), (3, 0.1, 240..248)], 0, 3);
+    assert!(contained > 0.92, "{contained}");
+}
+
+#[test]
 fn objects_larger_than_buffers_are_exact() {
     let classes = [(1, 0.5, 1024..2064), (2, 0.499, 1000..3000), (3, 0.001, 1_000_000..3_000_000)];
     for seed in 0..20 {
@@ -186,7 +192,11 @@ fn a_thread_that_is_never_seen_to_fill_a_buffer_counts_by_its_first_objects() {
     let figures: Vec<_> = objects.iter().map(|of| (of.class.as_str(), of.bytes, of.stack)).collect();
     assert_eq!(figures, [("Known", 5128, 7), ("unknown class", 5128, 7)]);
     assert_eq!(heap.unnamed(), 1);
-    let now = HashMap::from([(1, 6128), (3, 100)]);
+    // A new thread at the address of the first one: what that one has allocated stays.
+    let reused = Record { thread: 1, class: 1, class_name: 1, ..record };
+    heap.add(&Record { stands_for: 128, because: Reason::FirstBuffer as u32, ..reused });
+    assert_eq!(heap.objects().iter().map(|of| of.bytes).sum::<u64>(), 2 * 5128 + 128);
+    let now = HashMap::from([(1, 1128), (3, 100)]);
     heap.settle(&now);
     assert_eq!(heap.not_sampled(&now), 1100);
 }

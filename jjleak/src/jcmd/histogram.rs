@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Access, Question, VERB};
+use super::request::helper;
+use super::{Access, Question};
 use crate::jvm::class_in_source;
 use crate::processes::Process;
 
@@ -30,18 +30,7 @@ pub struct Held {
 /// Asks a JVM for its class histogram. It makes a full collection first, in which it stops. Blocks.
 pub fn class_histogram(process: &Process, access: Access) -> Result<ClassHistogram, String> {
     let question = Question::ClassHistogram;
-    let mut child = Command::new("/proc/self/exe")
-        .args([VERB, question.name()])
-        .args([process.pid.to_string(), process.start_time.to_string()])
-        .args((access == Access::SocketOrSignal).then_some("signal"))
-        .env_clear()
-        // Signals from the terminal must not end it before it has cleaned up.
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| error.to_string())?;
+    let mut child = helper(question, process, access).spawn().map_err(|error| error.to_string())?;
     let answer = read(&mut child, question);
     if answer.is_err() {
         // It may have ended by now.

@@ -1,4 +1,4 @@
-//! What a JVM can be asked.
+//! Diagnostic commands that jjleak sends to a JVM.
 
 use std::time::Duration;
 

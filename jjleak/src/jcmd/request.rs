@@ -18,6 +18,22 @@ const POLL: Duration = Duration::from_millis(5);
 /// Maximum length of the child's message. The JVM controls a part of it.
 const MAX_ANSWER: u64 = 512;
 
+/// The helper process that asks. It stops when the pipe to its stdin closes.
+pub(super) fn helper(question: Question, process: &Process, access: Access) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args([VERB, question.name()])
+        .args([process.pid.to_string(), process.start_time.to_string()])
+        .args((access == Access::SocketOrSignal).then_some("signal"))
+        .env_clear()
+        // Signals from the terminal must not end it before it has cleaned up.
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
 /// A running request.
 #[derive(Debug)]
 pub struct Request {
@@ -39,18 +55,7 @@ pub enum State {
 impl Request {
     /// Starts a request for a perf map.
     pub fn begin(process: &Process, access: Access) -> io::Result<Self> {
-        let child = Command::new("/proc/self/exe")
-            .args([VERB, Question::PerfMap.name()])
-            .args([process.pid.to_string(), process.start_time.to_string()])
-            .args((access == Access::SocketOrSignal).then_some("signal"))
-            .env_clear()
-            // Signals from the terminal must not end it before it has cleaned up. It stops when this pipe
-            // closes.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let child = helper(Question::PerfMap, process, access).spawn()?;
         Ok(Self { child, since: Instant::now() })
     }
 

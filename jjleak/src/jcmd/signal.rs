@@ -32,7 +32,7 @@ pub enum Unfit {
     Version {
         /// Its version.
         version: u64,
-        /// What it cannot be asked.
+        /// The command that it lacks.
         question: Question,
     },
     /// Signal handling is disabled.

@@ -9,6 +9,7 @@ use jjleak_common::stack::StackStatus;
 use super::counters::{Counted, losses};
 use super::fold::{folded, line_of};
 use super::label::printable;
+use super::short::rows;
 use super::units::{self, grouped};
 use super::verdicts::{approximate, percent};
 use super::{Options, estimated_from};
@@ -48,13 +49,15 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
         per_second(allocated.bytes, profile.elapsed()).map_or_else(String::new, |rate| format!(" ({rate})")),
         grouped(allocated.objects),
     )];
-    head.extend(profile.growth.iter().map(|line| printable(line).into_owned()));
+    // A histogram says more than the cause in the lines after the first.
+    let growth = if profile.kept.is_empty() { profile.growth.len() } else { 1 };
+    head.extend(profile.growth.iter().take(growth).map(|line| printable(line).into_owned()));
     head.extend((!options.view.is_empty()).then(|| format!("shown: {}", printable(&options.view))));
     head.extend(profile.ended.iter().map(|ended| format!("the process has ended: {}", printable(ended))));
     head.extend(kept(profile));
     head.extend(classes(profile, if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT }));
     let tail = tail(profile);
-    let left = LINES.saturating_sub(head.len() + tail.len());
+    let left = LINES.saturating_sub(rows(&head) + rows(&tail));
     let paths = paths(profile, options.selection.top, left);
     head.iter().chain(&paths).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
 }
@@ -71,7 +74,10 @@ fn classes(profile: &Profile, most: usize) -> Vec<String> {
     let mut classes: Vec<_> = classes.into_values().collect();
     classes.sort_by_key(|class| (std::cmp::Reverse(class.allocated.bytes), class.name));
     if classes.is_empty() {
-        return vec!["no object was announced: no thread has filled its buffer (TLAB)".to_owned()];
+        return vec![
+            "no object was announced: HotSpot announces one when a thread takes a new buffer (TLAB)"
+                .to_owned(),
+        ];
     }
     let shown: Vec<_> = classes.iter().take(most).map(|class| row(class, profile)).collect();
     let mut lines = table(&shown);
@@ -150,9 +156,8 @@ struct Path<'a> {
     frames: &'a [SharedFrame],
 }
 
-/// The call paths with the most bytes, in at most this many lines; those of classes that have grown first.
+/// The call paths with the most bytes, in at most this many rows of a terminal; those of classes that have grown first.
 fn paths(profile: &Profile, top: usize, mut left: usize) -> Vec<String> {
-    let all = profile.allocated().bytes;
     let grown: Vec<_> = profile.kept.iter().take(GROWN).filter(|kept| kept.grown_bytes > 0).collect();
     let mut paths = distinct(profile);
     paths.sort_by_key(|path| {
@@ -160,24 +165,28 @@ fn paths(profile: &Profile, top: usize, mut left: usize) -> Vec<String> {
         (place.unwrap_or(usize::MAX), std::cmp::Reverse(path.bytes))
     });
     let mut lines = Vec::new();
-    for Path { class, bytes, frames } in paths.into_iter().take(top) {
-        let shown = folded(frames, 0, FRAMES.min(left.saturating_sub(1)));
-        if shown.len() + 1 > left || left < 3 {
-            break;
-        }
-        left -= shown.len() + 1;
-        lines.push(format!(
-            "{} of {} ({}) by",
-            approximate(bytes),
-            printable(class),
-            percent(float(bytes) / float(all.max(1)))
-        ));
-        lines.extend(shown.into_iter().map(|frame| match frame {
-            Some(frame) => format!("\t{}", line_of(&frames[frame])),
-            None => "\t...".to_owned(),
-        }));
+    for path in paths.into_iter().take(top) {
+        let fitting =
+            (1..=FRAMES).rev().map(|frames| path.lines(profile, frames)).find(|all| rows(all) <= left);
+        let Some(fitting) = fitting else { break };
+        left -= rows(&fitting);
+        lines.extend(fitting);
     }
     lines
+}
+
+impl Path<'_> {
+    /// A title and at most this many frames.
+    fn lines(&self, profile: &Profile, most: usize) -> Vec<String> {
+        let Self { class, bytes, frames } = self;
+        let share = float(*bytes) / float(profile.allocated().bytes.max(1));
+        let title = format!("{} of {} ({}) by", approximate(*bytes), printable(class), percent(share));
+        let frame = |frame: Option<usize>| match frame {
+            Some(frame) => format!("\t{}", line_of(&frames[frame])),
+            None => "\t...".to_owned(),
+        };
+        [title].into_iter().chain(folded(frames, 0, most).into_iter().map(frame)).collect()
+    }
 }
 
 /// Call paths that look different, the largest first. Stacks that differ only within a line, or below `main`, are one.
@@ -307,6 +316,6 @@ mod tests {
         let mut text = Vec::new();
         write(&profile, &sample::options(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("no object was announced: no thread has filled its buffer"), "{text}");
+        assert!(text.contains("no object was announced: HotSpot announces one"), "{text}");
     }
 }

@@ -195,7 +195,7 @@ fn stack_of(finding: &Finding<'_>, most: usize) -> Vec<String> {
 }
 
 /// Rows that the lines take in a narrow terminal.
-fn rows(lines: &[String]) -> usize {
+pub(super) fn rows(lines: &[String]) -> usize {
     let width = |line: &String| -> usize { line.chars().map(|c| if c == '\t' { TAB } else { 1 }).sum() };
     lines.iter().map(|line| width(line).div_ceil(COLUMNS).max(1)).sum()
 }

@@ -6,6 +6,8 @@ use crate::profile::SourceKind;
 pub(crate) struct Words {
     /// Memory that is there now.
     pub(crate) live: &'static str,
+    /// The same, as the head of a column.
+    pub(crate) live_head: &'static str,
     /// The same, as a title.
     pub(super) live_title: &'static str,
     /// Memory that has been there since the start.
@@ -16,6 +18,10 @@ pub(crate) struct Words {
     pub(crate) object: &'static str,
     /// Parts of either.
     pub(crate) objects: &'static str,
+    /// The same, as the head of a column.
+    pub(crate) objects_head: &'static str,
+    /// Their change, as the head of a column.
+    pub(crate) new_objects_head: &'static str,
     /// Parts that are new, for a rate.
     pub(crate) calls: &'static str,
     /// The same in fewer letters.
@@ -32,11 +38,14 @@ pub(crate) struct Words {
 
 const OF_ALLOCATIONS: Words = Words {
     live: "live",
+    live_head: "LIVE",
     live_title: "Live: not freed yet",
     allocated: "allocated",
     allocated_title: "Allocated since the start",
     object: "object",
     objects: "objects",
+    objects_head: "OBJS",
+    new_objects_head: "ΔOBJS",
     calls: "allocations",
     calls_shortly: "allocs",
     all_counted: "every allocation was counted",
@@ -47,11 +56,14 @@ const OF_ALLOCATIONS: Words = Words {
 
 const OF_PAGES: Words = Words {
     live: "resident",
+    live_head: "RESID",
     live_title: "Resident now",
     allocated: "touched",
     allocated_title: "Touched since the start",
     object: "page",
     objects: "pages",
+    objects_head: "PAGES",
+    new_objects_head: "ΔPAGES",
     calls: "pages touched",
     calls_shortly: "pages",
     all_counted: "every page fault was counted",
@@ -62,11 +74,14 @@ const OF_PAGES: Words = Words {
 
 const OF_OBJECTS: Words = Words {
     live: "allocated",
+    live_head: "ALLOC",
     live_title: "Allocated since the start",
     allocated: "allocated",
     allocated_title: "Allocated since the start",
     object: "object",
     objects: "objects",
+    objects_head: "OBJS",
+    new_objects_head: "ΔOBJS",
     calls: "objects",
     calls_shortly: "objects",
     all_counted: "every sample was counted",

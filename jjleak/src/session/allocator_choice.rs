@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::allocators::{self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
+use crate::allocators::{
+    self, CallFollowing, Hints, JAVA_HEAP, ModuleAllocators, NamedAllocator, Unfollowed, find_sites, is_file,
+};
 use crate::file_content::Content;
 
 /// Returns true if a path leads to a file through links, as `/lib/x86_64-linux-gnu/libc.so.6` does to one in `/usr/lib`.
@@ -86,11 +88,11 @@ fn java_heap(
     if !heap.may_be_in(path) {
         return Ok(ModuleAllocators::default());
     }
-    let following = CallFollowing::EntryAndReturn;
-    let found = find_sites(elf, Hints { named: &[&heap], debug_file, following })?;
+    let found = find_sites(elf, Hints { named: &[&heap], debug_file, ..Hints::default() })?;
     let mut profiled = found.profiled;
     profiled.retain(|allocator| allocator.family == heap.name);
-    Ok(ModuleAllocators { profiled, unfollowed: Vec::new(), stripped: found.stripped })
+    let unfollowed = if profiled.is_empty() { vec![Unfollowed::Hidden(JAVA_HEAP)] } else { Vec::new() };
+    Ok(ModuleAllocators { profiled, unfollowed, stripped: found.stripped })
 }
 
 #[cfg(test)]

@@ -6,17 +6,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::support::bounded::SOON;
-use crate::support::java::{Java, Jdk, jdks};
+use crate::support::java::{COLLECTORS, Java, Jdk, jdks};
 use crate::support::jjleak::Ended;
-
-/// Collectors, each with its options.
-const COLLECTORS: [&[&str]; 5] = [
-    &["-XX:+UseG1GC"],
-    &["-XX:+UseSerialGC"],
-    &["-XX:+UseParallelGC"],
-    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"],
-    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseShenandoahGC"],
-];
 
 /// What the beans allocate between two answers, and a region of the heap.
 const SLACK: u64 = 4 << 20;

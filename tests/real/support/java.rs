@@ -15,6 +15,15 @@ use super::lines::Lines;
 use super::privilege::is_long;
 use super::process::Process;
 
+/// Options of each collector.
+pub(crate) const COLLECTORS: [&[&str]; 5] = [
+    &["-XX:+UseG1GC"],
+    &["-XX:+UseSerialGC"],
+    &["-XX:+UseParallelGC"],
+    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"],
+    &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseShenandoahGC"],
+];
+
 /// A running JVM.
 pub(crate) struct Java {
     process: Process,

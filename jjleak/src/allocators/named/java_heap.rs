@@ -8,6 +8,8 @@ use jjleak_common::cookie::{ARG0, ARG2, ARG3, ARG4, ResultIn, Signature};
 use super::{NamedAllocator, NamedFunction, Place};
 use crate::allocators::site::Role;
 
+/// Name of the allocator in messages.
+pub const JAVA_HEAP: &str = "Java heap";
 /// File name of HotSpot's library.
 const LIBRARY: &str = "libjvm.so";
 /// Types of the second argument: `HeapWord*`, an incomplete class since JDK 16.
@@ -45,7 +47,7 @@ impl NamedAllocator {
             signature,
         };
         Self {
-            name: "Java heap".to_owned(),
+            name: JAVA_HEAP.to_owned(),
             file: Some(PathBuf::from(LIBRARY)),
             explicit: false,
             functions: vec![

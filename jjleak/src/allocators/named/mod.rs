@@ -6,6 +6,7 @@
 mod java_heap;
 mod table;
 
+pub use java_heap::JAVA_HEAP;
 pub use table::TableError;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use super::super::label::{NO_STACK, printable};
 use super::super::text::write_frame;
-use super::super::{Options, units};
+use super::super::words::{Words, words};
+use super::super::{Options, live_or_allocated, units};
 use crate::analyze::{Change, Difference, StackDifference, delta};
 use crate::profile::Totals;
 
@@ -19,7 +20,7 @@ pub(super) fn write(difference: &Difference<'_>, options: &Options, out: &mut im
     let top = changed.len().min(options.selection.top);
     writeln!(out, "Top {top} of {} stacks that changed ({same} are the same):", changed.len())?;
     for stack in &changed[..top] {
-        write_stack(stack, out)?;
+        write_stack(stack, words(difference.after.coverage.source), out)?;
     }
     write_sum(&changed, out)
 }
@@ -28,12 +29,14 @@ fn write_header(difference: &Difference<'_>, options: &Options, out: &mut impl W
     let sides = [("before", difference.before), ("after", difference.after)];
     let (before, after) = difference.live();
     // The unscaled figures come first, then the scaling.
+    let of = live_or_allocated(&difference.after.coverage);
+    let Words { objects, .. } = words(difference.after.coverage.source);
     let measured = if difference.scale.is_some() { difference.before.live() } else { before };
     for ((side, profile), totals) in sides.into_iter().zip([measured, after]) {
         let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%Y-%m-%d %H:%M:%S");
         writeln!(
             out,
-            "{side}: {} at {time}{}: {} live in {} objects",
+            "{side}: {} at {time}{}: {} {of} in {} {objects}",
             printable(&profile.process.to_string()),
             units::over(profile.elapsed()),
             units::bytes(totals.bytes),
@@ -45,7 +48,7 @@ fn write_header(difference: &Difference<'_>, options: &Options, out: &mut impl W
         let bytes = units::bytes(before.bytes);
         writeln!(
             out,
-            "normalized: all figures before are times {scale:.3} from here on, as if after {after}: {bytes} live in {} objects",
+            "normalized: all figures before are times {scale:.3} from here on, as if after {after}: {bytes} {of} in {} {objects}",
             before.objects
         )?;
     }
@@ -64,15 +67,16 @@ fn change(before: Totals, after: Totals) -> String {
     format!("{bytes:+} bytes{humane}, {:+} objects", delta(before.objects, after.objects))
 }
 
-fn write_stack(stack: &StackDifference, out: &mut impl Write) -> io::Result<()> {
+fn write_stack(stack: &StackDifference, words: &Words, out: &mut impl Write) -> io::Result<()> {
     let StackDifference { frames, before, after } = stack;
     writeln!(
         out,
-        "\t{} ({}): {} bytes in {} allocations before, {} in {} after",
+        "\t{} ({}): {} bytes in {} {} before, {} in {} after",
         change(*before, *after),
         stack.change().name(),
         before.bytes,
         before.objects,
+        words.parts,
         after.bytes,
         after.objects,
     )?;

@@ -13,7 +13,6 @@ use crate::allocators::{MissingFunction, ModuleAllocators, ProfiledAllocator, Un
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::error_chain::chain;
 use crate::file_content::{Content, LazyFile};
-use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::session::{AllocatorChoice, Probed};
 use crate::snapshot::RawStack;
@@ -271,8 +270,7 @@ pub(super) fn find_in_content(
     };
     let found = find(None)?;
     let is_hidden = found.unfollowed.iter().any(|it| matches!(it, Unfollowed::Hidden(_)));
-    let has_no_symbols = found.stripped || choice.probed == Probed::JavaHeap && jvm::has_name(module);
-    if !is_hidden && (!has_no_symbols || !found.profiled.is_empty()) {
+    if !is_hidden && (!found.stripped || !found.profiled.is_empty()) {
         return Ok(found);
     }
     let Some(debug_file) = module.find_debug_file(elf) else { return Ok(found) };

@@ -105,8 +105,8 @@ impl JavaHeap {
             *snapshot.counters.entry(Counter::JavaObjectLost).or_default() += unread;
             return LeadingFrames::default();
         };
-        // A JVM that has ended has no threads. With sampling, it is unknown what announced objects stand for.
-        let threads = jvm.filter(|_| collector.counts_all()).and_then(Jvm::allocated_by_threads);
+        // A JVM that has ended has no threads.
+        let threads = jvm.and_then(Jvm::allocated_by_threads);
         if let Some(threads) = &threads {
             heap.settle(threads);
         }
@@ -121,6 +121,8 @@ impl JavaHeap {
             CountedStack { row: objects.stack, of: objects.class, is_without_stack: false, used }
         };
         let mut stacks: Vec<_> = heap.objects().into_iter().map(stack).collect();
+        // With sampling, it is unknown what objects that were left out stand for.
+        let threads = threads.filter(|_| collector.counts_all());
         let allocated_bytes = threads.map_or(0, |threads| heap.not_sampled(&threads));
         if allocated_bytes > 0 {
             let used = StackUse { allocated_bytes, ..StackUse::default() };

@@ -1,6 +1,7 @@
 //! The cells, at sizes that terminals have.
 
 use super::*;
+use crate::profile::SourceKind;
 
 #[test]
 fn call_sites_in_a_usual_terminal() {
@@ -201,4 +202,28 @@ fn every_size_can_be_drawn() {
         }
         draw(&mut top, (400, 100));
     }
+}
+
+/// A view of a profile of this source whose first call site has this leaf frame.
+fn view_of(source: SourceKind, leaf: Frame) -> Top {
+    let mut profile = leaking();
+    profile.coverage.source = source;
+    let frames = &mut profile.verdicts[0].frames;
+    *frames = [SharedFrame::new(leaf)].into_iter().chain(frames.iter().skip(1).cloned()).collect();
+    let mut top = Top::new(about(Colors::Sixteen));
+    top.update(vec![profile], Cost::default());
+    top
+}
+
+#[test]
+fn java_objects_are_named_by_their_class_and_were_allocated() {
+    let shown = text(&mut view_of(SourceKind::JavaHeap, Frame::of_class("byte[]".to_owned())), (120, 40));
+    assert!(shown.contains("byte[] ← cache_insert"), "{shown}");
+    assert!(shown.contains(" ALLOC ") && !shown.contains(" LIVE "), "{shown}");
+}
+
+#[test]
+fn pages_are_resident() {
+    let shown = text(&mut view_of(SourceKind::Growth, Frame::of_memory("malloc".to_owned())), (120, 40));
+    assert!(shown.contains(" RESID ") && shown.contains(" PAGES "), "{shown}");
 }

@@ -13,7 +13,8 @@ use super::super::text::{cut_end, cut_middle, left, right, safe, width};
 use super::super::theme::Theme;
 use super::header::process_name;
 use super::{explain, trend};
-use crate::profile::{Frame, Totals, Verdict};
+use crate::profile::{Frame, FrameKind, Totals, Verdict};
+use crate::render::words::Words;
 use crate::render::{NO_STACK, Value, duration, grouped, label};
 
 /// A column and its width in cells.
@@ -96,10 +97,11 @@ impl Top {
             (Sort::Rate, _) => Column::Rate,
             (Sort::Age, _) => Column::Age,
         };
+        let words = self.shown_snapshot().words();
         let mut x = area.x;
         buffer.set_style(Rect { height: 1, ..area }, Theme::head());
         for (column, cells) in columns {
-            let mut text = head(*column, self.value, is_processes).to_owned();
+            let mut text = head(*column, self.value, is_processes, words).to_owned();
             let mut style = Theme::head();
             if *column == sorted {
                 text.push(if self.is_reversed { '▴' } else { '▾' });
@@ -198,7 +200,16 @@ impl Top {
     fn function(&self, row: &Row) -> String {
         let verdict = self.shown_snapshot().verdict(row);
         let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
-        caller.map_or_else(|| NO_STACK.to_owned(), |caller| safe(&label(caller)).into_owned())
+        let name = caller.map_or_else(|| NO_STACK.to_owned(), |caller| safe(&label(caller)).into_owned());
+        // A Java class is no function: what calls it says who allocates it.
+        let class =
+            verdict.and_then(|verdict| verdict.frames.first()).filter(|frame| frame.kind == FrameKind::Class);
+        match class {
+            Some(class) if verdict.is_some_and(|verdict| verdict.caller > 0) => {
+                format!("{} ← {name}", safe(&class.symbol))
+            }
+            _ => name,
+        }
     }
 
     /// The function of a call site, and its location.
@@ -276,15 +287,15 @@ pub(super) fn place(frame: &Frame) -> String {
     }
 }
 
-const fn head(column: Column, value: Value, is_processes: bool) -> &'static str {
+const fn head(column: Column, value: Value, is_processes: bool, words: &Words) -> &'static str {
     match (column, value) {
         (Column::Verdict, _) => "VERDICT",
-        (Column::Live, _) => "LIVE",
+        (Column::Live, _) => words.live_head,
         (Column::Delta, Value::Bytes) => "DELTA",
-        (Column::Delta, Value::Objects) => "ΔOBJS",
+        (Column::Delta, Value::Objects) => words.new_objects_head,
         (Column::Rate, _) => "RATE",
         (Column::Trend, _) => "TREND",
-        (Column::Objects, _) => "OBJS",
+        (Column::Objects, _) => words.objects_head,
         (Column::Age, _) => "AGE",
         (Column::Process, _) => "PROCESS",
         (Column::Name, _) if is_processes => "PROCESS",
