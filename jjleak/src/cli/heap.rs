@@ -9,10 +9,9 @@ use crate::reports::Reports;
 
 /// Show who allocates in Java heaps, by class and call path
 ///
-/// HotSpot announces an object whenever a thread takes a new buffer (TLAB) in the heap, and each object outside of buffers. jjleak takes
-/// the class and the stack of these, from outside: without an option, an agent or a pause. The innermost frame is the class. Each object
-/// stands for all that its thread has allocated since the previous one, so that sums are unbiased estimates; reports give their standard
-/// errors. Objects are not followed until they are collected.
+/// HotSpot announces an object when a thread takes a new buffer (TLAB) in the heap, and each object outside of buffers. jjleak takes the
+/// class and the stack of each, from outside: without an option, an agent or a pause. The innermost frame is the class. The total is
+/// HotSpot's own; shares of classes and stacks are estimates, with errors. Garbage counts, too: --histogram shows the classes that grow.
 #[derive(Debug, Parser)]
 #[command(name = "jjleak heap", version, max_term_width = 100)]
 #[command(override_usage = "jjleak heap [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \

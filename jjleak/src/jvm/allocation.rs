@@ -1,4 +1,4 @@
-//! What threads have allocated in the Java heap: HotSpot counts it per thread when a thread-local buffer is full
+//! Bytes that threads have allocated in the Java heap: HotSpot counts them per thread when a thread-local buffer is full
 //! (`Thread::cooked_allocated_bytes` in the JDK).
 
 use std::collections::HashMap;

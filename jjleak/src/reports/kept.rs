@@ -32,7 +32,7 @@ impl Kept {
         Some(Self { pid, first, last: Vec::new(), rests_until: Instant::now() + REST * took })
     }
 
-    /// What is kept, and has grown since the first histogram. Takes another one if it is due, or `is_last`.
+    /// Kept classes, with their growth since the first histogram. Takes another one if it is due, or `is_last`.
     pub(super) fn classes(&mut self, is_last: bool) -> &[KeptClass] {
         if (is_last || Instant::now() >= self.rests_until)
             && let Some((now, took)) = take(self.pid)

@@ -43,9 +43,9 @@ pub struct Reports {
     grown: Option<Grown>,
     /// Time of the next scan of its memory.
     rests_until: Option<Instant>,
-    /// True to ask the only process, a JVM, what it keeps.
+    /// True to ask the only process, a JVM, for class histograms.
     asks_jvm: bool,
-    /// What it keeps.
+    /// Its histograms, if it gives any.
     kept: Option<Kept>,
 }
 
