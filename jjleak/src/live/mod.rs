@@ -89,6 +89,10 @@ impl Observer for Live {
         self.viewer.iter().for_each(|viewer| viewer.show_ended(profiles));
     }
 
+    fn reads_ended(&self, _following: Following) -> bool {
+        self.viewer.as_ref().is_some_and(Viewer::shows_ended) || self.reports.omits_nothing()
+    }
+
     fn stays(&mut self) -> bool {
         self.viewer.as_ref().is_some_and(Viewer::end)
     }

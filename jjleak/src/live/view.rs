@@ -71,6 +71,14 @@ pub struct ViewPlan {
     pub folder: PathBuf,
 }
 
+impl ViewPlan {
+    /// Returns true if ended processes are shown. If those of a whole host start and end all the time, they would leave no room for
+    /// others.
+    pub(super) const fn shows_ended(&self) -> bool {
+        !(self.forgets_ended && self.is_of_all)
+    }
+}
+
 /// Reason why a view ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
@@ -140,9 +148,8 @@ impl LiveView {
 
     /// Keeps the last profiles of ended processes, which are shown from the next snapshot on.
     pub(super) fn show_ended(&mut self, profiles: &[Profile]) {
-        // If processes start and end all the time, ended ones would leave no room for others.
         let is_shown = |profile: &&Profile| {
-            !self.plan.forgets_ended || !(self.plan.is_of_all || profile.live().is_nothing())
+            self.plan.shows_ended() && !(self.plan.forgets_ended && profile.live().is_nothing())
         };
         let shown: Vec<_> = profiles.iter().filter(is_shown).cloned().collect();
         self.top.forget_ended(profiles.len() - shown.len());

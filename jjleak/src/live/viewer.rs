@@ -39,6 +39,7 @@ pub(super) struct Viewer {
     /// Time until the next snapshot, as the view requests it.
     pause: Arc<Mutex<Option<Duration>>>,
     began: Option<f64>,
+    shows_ended: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,6 +51,7 @@ impl Viewer {
         let (leaves, left) = oneshot::channel();
         let pause = Arc::new(Mutex::new(None));
         let paused = Arc::clone(&pause);
+        let shows_ended = plan.shows_ended();
         let run = move || {
             let outcome = run(about, plan, to_show, &paused, &opened);
             if let Err(error) = outcome {
@@ -60,8 +62,14 @@ impl Viewer {
             let _ = leaves.send(());
         };
         let thread = thread::Builder::new().name("view".to_owned()).spawn(run)?;
-        let viewer =
-            Self { messages: Some(messages), left: Some(left), pause, began: None, thread: Some(thread) };
+        let viewer = Self {
+            messages: Some(messages),
+            left: Some(left),
+            pause,
+            began: None,
+            shows_ended,
+            thread: Some(thread),
+        };
         match is_open.recv() {
             Ok(outcome) => outcome.map(|()| viewer),
             Err(_) => Err(io::Error::other("its thread has ended")),
@@ -82,6 +90,11 @@ impl Viewer {
     /// Time until the next snapshot if that is longer than the interval.
     pub(super) fn pause(&self) -> Option<Duration> {
         *self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if ended processes are shown.
+    pub(super) const fn shows_ended(&self) -> bool {
+        self.shows_ended
     }
 
     /// Keeps the last profiles of ended processes.

@@ -83,6 +83,11 @@ impl Reports {
         self.outputs.iter_mut().for_each(|outputs| outputs.keep(profiles));
     }
 
+    /// Returns true if there is a destination that gets the reports of all processes.
+    pub fn omits_nothing(&self) -> bool {
+        self.outputs.as_ref().is_some_and(Outputs::omits_nothing)
+    }
+
     /// Prints reports that were only kept so far.
     pub fn print_kept(&mut self, profiles: &[Profile]) {
         self.outputs.iter_mut().for_each(|outputs| outputs.print_kept(profiles));
@@ -178,6 +183,10 @@ impl Observer for Reports {
             // Most of them are of no interest.
             Following::Everyone => outputs.report_ended(profiles),
         }
+    }
+
+    fn reads_ended(&self, following: Following) -> bool {
+        following != Following::Everyone || self.omits_nothing()
     }
 
     fn last(&mut self, running: &[Profile], ended: &[Profile], following: Following) {

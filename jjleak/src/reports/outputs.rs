@@ -190,6 +190,12 @@ impl Outputs {
         }
     }
 
+    /// Returns true if there is a destination that omits nothing.
+    #[must_use]
+    pub fn omits_nothing(&self) -> bool {
+        self.json_lines.is_some() || self.stdout.contains(&Format::Json)
+    }
+
     /// Appends an interval's report to the file of all reports, if there is one.
     pub fn keep(&mut self, profiles: &[Profile]) {
         for profile in profiles {

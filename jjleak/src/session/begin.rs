@@ -1,7 +1,7 @@
 //! Start of a run: attaches to the processes.
 
 use super::watch::Watch;
-use super::{Error, Notice, Observer, Plan, Session, Step, Summary, Target};
+use super::{Error, Observer, Plan, Session, Step, Summary, Target};
 use crate::attach::{self, Following};
 use crate::error_chain::chain;
 use crate::processes::{Launch, Pid, Process, Wanted};
@@ -64,10 +64,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         Target::Named(_) | Target::Everything => {
             observer.open(None)?;
             let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &[])?;
-            watch.begin_attaching();
-            while !observer.shows_some_first() && watch.has_to_attach() {
-                watch.attach_some();
-            }
+            watch.begin_attaching()?;
             watch
         }
     };
@@ -87,14 +84,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
     if asks_for_perf_maps {
         watch.ask_for_perf_maps();
     }
-    observer.progress(None);
-    observer.notify(&if watch.has_to_attach() {
-        Notice::Attaching
-    } else {
-        Notice::Attached(watch.describe())
-    });
-    observer.attached()?;
-    Ok(Session {
+    let mut session = Session {
         hints: watch.attachment_mut().hints().map_err(Error::from)?,
         events: watch.attachment_mut().events().map_err(Error::from)?,
         watch,
@@ -105,5 +95,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         endings: Vec::new(),
         ended: 0,
         summary: Summary::default(),
-    })
+    };
+    session.attach_to_running()?;
+    Ok(session)
 }

@@ -94,6 +94,22 @@ struct Session<'observer, O> {
 }
 
 impl<O: Observer> Session<'_, O> {
+    /// Attaches to the running processes, unless the observer shows some before all are attached. Processes that have begun and
+    /// ended meanwhile leave room for others.
+    fn attach_to_running(&mut self) -> Result<(), O::Error> {
+        while !self.observer.shows_some_first() && self.watch.has_to_attach() {
+            self.watch.attach_some()?;
+            self.tidy_up()?;
+        }
+        self.observer.progress(None);
+        self.observer.notify(&if self.watch.has_to_attach() {
+            Notice::Attaching
+        } else {
+            Notice::Attached(self.watch.describe())
+        });
+        self.observer.attached()
+    }
+
     /// Reports at every interval until the run ends.
     ///
     /// `between_snapshots` is the time between snapshots for the history, if reports give too few of them for verdicts.
@@ -113,7 +129,7 @@ impl<O: Observer> Session<'_, O> {
             // In each turn: on a busy host, something else is always due.
             let attaches = has_time && self.watch.has_to_attach();
             if attaches {
-                self.watch.attach_some();
+                self.watch.attach_some()?;
             }
             tokio::select! {
                 biased;
@@ -211,6 +227,7 @@ impl<O: Observer> Session<'_, O> {
     fn take_history(&mut self) -> Result<Option<Duration>, O::Error> {
         let begin = Instant::now();
         self.catch_up()?;
+        self.close_those_of_no_interest()?;
         Ok(self.watch.take_history()?.then(|| begin.elapsed() * LEAST_REST))
     }
 
@@ -272,6 +289,7 @@ impl<O: Observer> Session<'_, O> {
 
     fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Error> {
         self.catch_up()?;
+        self.close_those_of_no_interest()?;
         let profiles = self.watch.profiles(pace)?;
         Ok(self.since_baseline(profiles))
     }
@@ -293,15 +311,21 @@ impl<O: Observer> Session<'_, O> {
         Ok(())
     }
 
+    /// If all processes of a host are followed, most that have ended since the last report are in none: a snapshot of hundreds would
+    /// take seconds.
+    fn close_those_of_no_interest(&mut self) -> Result<(), Error> {
+        if self.watch.following() == Following::Everyone { self.close() } else { Ok(()) }
+    }
+
     /// Closes the accounting of ended processes.
     fn close(&mut self) -> Result<(), Error> {
-        let profiles = self.watch.close()?;
+        let following = self.watch.following();
+        let profiles = self.watch.close(self.observer.reads_ended(following))?;
         let profiles = self.since_baseline(profiles);
         if profiles.is_empty() {
             return Ok(());
         }
         self.summary.losses.extend(profiles.iter().flat_map(losses));
-        let following = self.watch.following();
         self.observer.ended(&profiles, following);
         // If all processes of the host are followed, most ended ones are irrelevant.
         if following == Following::Everyone {

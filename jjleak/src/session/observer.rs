@@ -63,6 +63,12 @@ pub trait Observer {
     /// The last profiles of processes that have ended, and which processes the run follows.
     fn ended(&mut self, profiles: &[Profile], following: Following);
 
+    /// Returns true if the observer reads the stacks of ended processes. Otherwise their profiles have totals only: to name the
+    /// stacks of many that nobody reads leaves no time for the rest.
+    fn reads_ended(&self, _following: Following) -> bool {
+        true
+    }
+
     /// There is nothing left to profile. Returns true if the observer stays, and ends the run itself.
     fn stays(&mut self) -> bool {
         false

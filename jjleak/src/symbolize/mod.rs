@@ -203,7 +203,9 @@ fn unnamed<'names, 'stacks: 'names>(
 }
 
 impl NamedStack {
-    fn lost() -> Self {
+    /// A stack without frames.
+    #[must_use]
+    pub fn lost() -> Self {
         Self { status: StackStatus::Lost, frames: Arc::from([]) }
     }
 }

@@ -18,6 +18,8 @@ use crate::session::{Error, Probed};
 
 /// Maximum time of attaching before other work gets a turn: reports, and hints of new processes.
 const ATTACHING: Duration = Duration::from_millis(500);
+/// Inverse of the part of the process table that is left for new processes while jjleak attaches to running ones.
+const LEFT_FOR_NEW: usize = 4;
 /// Image of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
 
@@ -86,10 +88,18 @@ impl Watch {
     }
 
     /// Lists all running processes that are wanted, for [`Self::attach_some`].
-    pub(in crate::session) fn begin_attaching(&mut self) {
+    pub(in crate::session) fn begin_attaching(&mut self) -> Result<(), Error> {
         self.attach_to_own_allocators();
         self.lifecycle.to_attach =
             processes::running().filter(|process| self.lifecycle.wanted.is_wanted(process)).collect();
+        let begun_since = self.lifecycle.max_processes / LEFT_FOR_NEW;
+        let most = self.lifecycle.max_processes - begun_since;
+        while self.lifecycle.reserved.len() < self.lifecycle.to_attach.len().min(most)
+            && let Some(slot) = self.attachment.processes_mut().reserve()?
+        {
+            self.lifecycle.reserved.push(slot);
+        }
+        Ok(())
     }
 
     /// Returns true if there are processes left to attach to.
@@ -99,7 +109,7 @@ impl Watch {
 
     /// Attaches to some of the listed processes, for at most [`ATTACHING`] before other work. Skips those that have
     /// ended, and warns of those that cannot be attached to.
-    pub(in crate::session) fn attach_some(&mut self) {
+    pub(in crate::session) fn attach_some(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
         while begin.elapsed() < ATTACHING
             && let Some(process) = self.lifecycle.to_attach.pop_front()
@@ -109,6 +119,11 @@ impl Watch {
                 self.attach_if_it_runs(process.pid);
             }
         }
+        if !self.has_to_attach() {
+            let mut unused = self.lifecycle.reserved.drain(..);
+            unused.try_for_each(|slot| self.attachment.processes_mut().release(slot))?;
+        }
+        Ok(())
     }
 
     fn attach_if_it_runs(&mut self, pid: Pid) {
@@ -196,7 +211,11 @@ impl Watch {
     /// Reserves a slot for a process.
     fn enter(&mut self, process: Process, exit: ExitWatch) -> Result<Option<(ProcessSlot, Watched)>, Error> {
         let table = self.attachment.processes_mut();
-        let Some(slot) = table.reserve()? else {
+        let slot = match self.lifecycle.reserved.pop() {
+            Some(slot) => Some(slot),
+            None => table.reserve()?,
+        };
+        let Some(slot) = slot else {
             return Err(Error::TooManyProcesses(process.pid));
         };
         let Some(image) = table.assign(slot, process.pid)? else {

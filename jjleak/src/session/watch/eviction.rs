@@ -151,6 +151,8 @@ pub(super) enum Use {
     Report,
     /// The last report on the process.
     End,
+    /// Totals of a process that has ended.
+    Totals,
 }
 
 /// How a profile shows the evicted stacks of an image.
@@ -166,7 +168,7 @@ impl<'a> Shown<'a> {
         let stacks = evicted.get(&image);
         let is_needed = match (listing, use_of) {
             (Listing::Always, Use::Report | Use::End) | (Listing::AtEnd, Use::End) => true,
-            (Listing::AtEnd | Listing::Never, _) | (_, Use::History) => false,
+            (Listing::AtEnd | Listing::Never, _) | (_, Use::History | Use::Totals) => false,
         };
         Self { are_listed: is_needed || stacks.is_none_or(|stacks| stacks.len() <= MAX_LISTED), stacks }
     }

@@ -19,6 +19,8 @@ pub(super) struct Lifecycle {
     pub(super) max_processes: usize,
     /// Processes that ran before jjleak started, and are not attached to yet.
     pub(super) to_attach: VecDeque<Process>,
+    /// Slots for them: by the time that it is their turn, those that have begun since may fill the table.
+    pub(super) reserved: Vec<ProcessSlot>,
     /// Slots of processes that are gone.
     pub(super) dead: Dead,
     /// Started programs without a verdict yet.
@@ -36,6 +38,7 @@ impl Lifecycle {
             following: settings.following,
             max_processes: settings.capacity.processes as usize,
             to_attach: VecDeque::new(),
+            reserved: Vec::new(),
             dead: Dead::default(),
             begun: Vec::new(),
             started: None,

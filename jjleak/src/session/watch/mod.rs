@@ -193,7 +193,8 @@ impl Watch {
 
     /// Updates all processes, and clears the entries of those that are gone.
     pub(super) fn update_all(&mut self) -> Result<(), Error> {
-        let slots: BTreeSet<_> = self.processes.keys().copied().collect();
+        let slots = self.processes.iter().filter(|(_, watched)| !self.is_closed(watched));
+        let slots: BTreeSet<_> = slots.map(|(slot, _)| *slot).collect();
         self.update(&slots)?;
         self.finish_stacks();
         self.spare_children();
@@ -215,6 +216,13 @@ impl Watch {
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         self.forget_evicted();
         self.make_room_for_stacks()
+    }
+
+    /// Returns true if nothing more can become known of a process: it has ended, and its last program was searched for missed files.
+    fn is_closed(&self, watched: &Watched) -> bool {
+        watched.ended.is_some()
+            && watched.closed == Some(watched.image)
+            && self.attachment.processes().image(watched.slot()).is_ok_and(|image| image == watched.image)
     }
 
     fn is_counted(&self, watched: &Watched) -> bool {

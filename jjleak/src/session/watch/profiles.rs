@@ -18,12 +18,13 @@ use super::stacks::Stacks;
 use super::threads::{ThreadRoots, name_of};
 use crate::analyze::Pace;
 use crate::attach::now_ns;
+use crate::collect::Collector;
 use crate::cost::Bound;
 use crate::own_memory;
 use crate::processes::{MemoryLimit, Pid, Resident, ResidentMemory};
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile, Totals, standard_error};
 use crate::session::{Error, Source};
-use crate::snapshot::BlockFilter;
+use crate::snapshot::{BlockFilter, NamedStack};
 
 /// Maximum number of a view's snapshots with verdicts, within the time after which allocations are old enough to be
 /// judged. More snapshots would say nothing about what is old, and they cost more than those with figures only.
@@ -150,8 +151,8 @@ impl Watch {
         watched.ended.is_some() || image.is_ok_and(|image| image == watched.image)
     }
 
-    /// Takes the last profiles of processes that have ended, and stops accounting for them.
-    pub(in crate::session) fn close(&mut self) -> Result<Vec<Profile>, Error> {
+    /// Takes the last profiles of processes that have ended, with or without their stacks, and stops accounting for them.
+    pub(in crate::session) fn close(&mut self, with_stacks: bool) -> Result<Vec<Profile>, Error> {
         let ended = |watched: &Watched| watched.ended.is_some();
         let slots: Vec<_> =
             self.processes.iter().filter(|(_, watched)| ended(watched)).map(|(slot, _)| *slot).collect();
@@ -160,11 +161,13 @@ impl Watch {
         if slots.is_empty() {
             return Ok(Vec::new());
         }
-        let mut profiles = self.take(ended, Use::End)?;
+        let mut profiles = self.take(ended, if with_stacks { Use::End } else { Use::Totals })?;
         for profile in &mut profiles {
-            self.accounting.growth.measure(profile);
+            if with_stacks {
+                self.accounting.growth.measure(profile);
+                self.accounting.histories.judge(profile, Pace::Thorough);
+            }
             self.accounting.growth.forget(&profile.process);
-            self.accounting.histories.judge(profile, Pace::Thorough);
             self.accounting.histories.forget(&profile.process);
             unjudge_unknown(profile);
         }
@@ -185,20 +188,7 @@ impl Watch {
         for watched in processes.values_mut().filter(|watched| which(watched)) {
             watched.spending.read_cpu_time(watched.pid());
         }
-        let windows = collector.windows().filter(|windows| !windows.is_whole());
-        let needed_percent = bound.as_ref().and_then(Bound::needed_percent);
-        let windows = windows.map(|windows| {
-            let (objects, bytes) = windows.allocated_variances(now_ns());
-            InWindows {
-                weight: windows.mean_weight(now_ns()),
-                needed_percent,
-                windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
-                follows_frees: windows.follows_frees(),
-                allocated_error: Totals { bytes: standard_error(bytes), objects: standard_error(objects) },
-                ..InWindows::default()
-            }
-        });
-        let coverage = Coverage { windows, ..*coverage };
+        let coverage = Coverage { windows: in_windows(collector, bound.as_ref()), ..*coverage };
         // Of many processes, each report has few new stacks: what was read of their files is not kept.
         let keeps_child = images.len() <= 1;
         if !keeps_child {
@@ -243,11 +233,17 @@ impl Watch {
             let complete = evicted.complete(&mut snapshot, collector);
             watched.unnamed.clear();
             let mut names = names.of_process(&watched.modules);
-            names.look_up(snapshot.stacks.iter().map(|(row, _)| *row), |row| collector.stack(row));
+            let is_named = use_of != Use::Totals;
+            if is_named {
+                names.look_up(snapshot.stacks.iter().map(|(row, _)| *row), |row| collector.stack(row));
+            }
             if is_last_of_all {
                 names.end_child();
             }
             let name = |row, hash| {
+                if !is_named {
+                    return NamedStack::lost();
+                }
                 if collector.stack(row).is_none()
                     && let Some((known, thread)) = evicted.name(hash)
                 {
@@ -282,6 +278,20 @@ impl Watch {
         }
         Ok(profiles)
     }
+}
+
+/// The windows in which a run under a bound has counted; `None` if it has counted all the time.
+fn in_windows(collector: &Collector, bound: Option<&Bound>) -> Option<InWindows> {
+    let windows = collector.windows().filter(|windows| !windows.is_whole())?;
+    let (objects, bytes) = windows.allocated_variances(now_ns());
+    Some(InWindows {
+        weight: windows.mean_weight(now_ns()),
+        needed_percent: bound.and_then(Bound::needed_percent),
+        windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+        follows_frees: windows.follows_frees(),
+        allocated_error: Totals { bytes: standard_error(bytes), objects: standard_error(objects) },
+        ..InWindows::default()
+    })
 }
 
 /// Resident memory of a process; `None` if it has ended.
