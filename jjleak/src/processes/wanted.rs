@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::{Process, is_own_child};
+use super::{Process, is_own_child, running};
 
 /// Rule that selects processes.
 #[derive(Debug, Clone)]
@@ -14,6 +14,11 @@ pub enum Wanted {
 }
 
 impl Wanted {
+    /// The running processes that the rule selects.
+    pub fn running(&self) -> impl Iterator<Item = Process> {
+        running().filter(|process| self.is_wanted(process))
+    }
+
     /// Returns true if the rule selects a process.
     #[must_use]
     pub fn is_wanted(&self, process: &Process) -> bool {

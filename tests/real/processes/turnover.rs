@@ -7,6 +7,7 @@ use crate::support::accounts::losses;
 use crate::support::bounded::{self, LONG};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
 use crate::support::privilege::{is_long, require_bpf};
 use crate::support::process::Process;
@@ -35,9 +36,13 @@ impl Turnover {
         Self { process, stdout }
     }
 
-    fn run(&mut self, times: u32) {
+    fn begin(&mut self, times: u32) {
         use std::io::Write;
         writeln!(self.process.stdin.as_mut().unwrap(), "{times}").unwrap();
+    }
+
+    fn run(&mut self, times: u32) {
+        self.begin(times);
         assert_eq!(self.stdout.next(LONG * 4), "done");
     }
 }
@@ -98,6 +103,28 @@ fn processes_that_come_and_go_leave_nothing_behind() {
         let names: Vec<_> = losses(report).into_keys().collect();
         assert!(names.is_empty() || names == ["process_table_full"], "{names:?}");
     }
+}
+
+#[test]
+fn processes_that_come_and_go_leave_room_for_those_that_run() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::start_named(folder.path(), "jjleak-ran-before");
+    let mut turnovers = [Turnover::start(), Turnover::start()];
+    for turnover in &mut turnovers {
+        turnover.begin(u32::MAX);
+    }
+
+    // While jjleak attaches, more processes begin than the table has room for.
+    let options = ["--name", "/jjleak-ran-before$|/early", "--format", "json", "--max-processes", "8"];
+    let jjleak = Jjleak::attached(options);
+    ledger.open_accounts();
+    ledger.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    let report = ended.report_on(ledger.pid());
+    assert_eq!(report.allocated, ledger.accounts().allocated());
+    assert!(losses(&report).contains_key("process_table_full"), "there was room for all: {:?}", report.lost);
 }
 
 #[test]

@@ -18,8 +18,6 @@ use crate::session::{Error, Probed};
 
 /// Maximum time of attaching before other work gets a turn: reports, and hints of new processes.
 const ATTACHING: Duration = Duration::from_millis(500);
-/// Inverse of the part of the process table that is left for new processes while jjleak attaches to running ones.
-const LEFT_FOR_NEW: usize = 4;
 /// Image of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
 
@@ -88,18 +86,12 @@ impl Watch {
     }
 
     /// Lists all running processes that are wanted, for [`Self::attach_some`].
-    pub(in crate::session) fn begin_attaching(&mut self) -> Result<(), Error> {
+    pub(in crate::session) fn begin_attaching(&mut self) {
         self.attach_to_own_allocators();
-        self.lifecycle.to_attach =
-            processes::running().filter(|process| self.lifecycle.wanted.is_wanted(process)).collect();
-        let begun_since = self.lifecycle.max_processes / LEFT_FOR_NEW;
-        let most = self.lifecycle.max_processes - begun_since;
-        while self.lifecycle.reserved.len() < self.lifecycle.to_attach.len().min(most)
-            && let Some(slot) = self.attachment.processes_mut().reserve()?
-        {
-            self.lifecycle.reserved.push(slot);
-        }
-        Ok(())
+        let mut running: Vec<_> = self.lifecycle.wanted.running().collect();
+        // Those that run for long come first: they take the reserved slots.
+        running.sort_by_key(|process| process.start_time);
+        self.lifecycle.to_attach = running.into();
     }
 
     /// Returns true if there are processes left to attach to.

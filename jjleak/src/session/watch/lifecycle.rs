@@ -7,8 +7,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::earlier_runs::Program;
 use super::ended::Dead;
-use crate::attach::{BegunProgram, Following, Settings};
+use crate::attach::{self, Attachment, BegunProgram, Following, Settings};
 use crate::processes::{Process, Wanted};
+
+/// Inverse of the part of the process table that is left for new processes while jjleak attaches to running ones.
+const LEFT_FOR_NEW: usize = 4;
 
 /// The processes that come and go.
 pub(super) struct Lifecycle {
@@ -32,17 +35,30 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(super) fn new(wanted: Wanted, settings: &Settings) -> Self {
-        Self {
+    /// Reserves slots for the wanted processes that run now if new ones can fill the table. Nothing may be attached yet.
+    pub(super) fn new(
+        wanted: Wanted,
+        settings: &Settings,
+        attachment: &mut Attachment,
+    ) -> Result<Self, attach::Error> {
+        let max_processes = settings.capacity.processes as usize;
+        let mut reserved = Vec::new();
+        if settings.following == Following::Everyone {
+            let most = max_processes - max_processes / LEFT_FOR_NEW;
+            for _ in 0..wanted.running().count().min(most) {
+                reserved.extend(attachment.processes_mut().reserve()?);
+            }
+        }
+        Ok(Self {
             wanted,
             following: settings.following,
-            max_processes: settings.capacity.processes as usize,
+            max_processes,
             to_attach: VecDeque::new(),
-            reserved: Vec::new(),
+            reserved,
             dead: Dead::default(),
             begun: Vec::new(),
             started: None,
             endings: unbounded_channel(),
-        }
+        })
     }
 }

@@ -99,6 +99,7 @@ impl Watch {
         let (cache, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = SearchAhead::begin(pids, &choice, cache.as_ref());
         let mut attachment = Attachment::load(settings)?;
+        let lifecycle = Lifecycle::new(wanted, &settings, &mut attachment)?;
         let files = Files::new(choice, ahead, cache.clone());
         // Probes of a file apply to every process that runs its code, including those with a system call filter.
         if settings.following != Following::Nobody {
@@ -108,7 +109,7 @@ impl Watch {
             accounting: Accounting::new(&settings, coverage, &mut attachment)?,
             attachment,
             processes: BTreeMap::new(),
-            lifecycle: Lifecycle::new(wanted, &settings),
+            lifecycle,
             files,
             stacks: Stacks::new(cache, listing),
         })
