@@ -19,7 +19,9 @@ mod symbols;
 mod test_elf;
 
 pub use exits::Unproven;
-pub use named::{JAVA_HEAP, NamedAllocator, NamedFunction, Place, TableError, is_file};
+pub use named::{
+    FIRST_WITH_THREAD, JAVA_HEAP, NamedAllocator, NamedFunction, Place, TableError, is_file, java_heap_sites,
+};
 pub use site::{Placement, ProbePoint, ProbeSite, Role, Stepping};
 
 use self::{

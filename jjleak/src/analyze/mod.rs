@@ -31,7 +31,7 @@ use crate::profile::{Profile, StackProfile};
 
 pub use baseline::Baseline;
 pub use difference::{Change, Difference, Matching, StackDifference, delta};
-pub use findings::{Finding, Rules, fastest, findings};
+pub use findings::{Finding, Rules, application_frame, fastest, findings};
 pub use growth::Growth;
 pub use history::{Histories, History, Pace, call_sites};
 pub use rise::{RISE_POINTS, Rise, rise};

@@ -17,10 +17,11 @@ use super::config::Config;
 use super::decide::{State, next};
 use super::handover::{Handover, SavedProcess};
 use super::history::{self, Bounds, History};
-use super::profile::{Finding, Job, Message, Order, Profiler};
+use super::profile::{Finding, Job, Message, Order, Profiler, Run};
 use super::watch::Watcher;
 use crate::diagnosis::Grown;
 use crate::processes::{Credentials, Pid, Process};
+use crate::profile::SourceKind;
 use crate::push::Pusher;
 
 /// Maximum number of hung profiling threads, each of which holds memory and probes. At this number, profiling stops.
@@ -53,6 +54,10 @@ pub(super) struct Core {
     pub(super) findings: BTreeMap<Pid, Finding>,
     /// Growth of watched processes while they were last profiled.
     pub(super) grown: BTreeMap<Pid, Grown>,
+    /// Latest profiles of Java heaps of watched processes.
+    pub(super) heaps: BTreeMap<Pid, Finding>,
+    /// Processes whose Java heap is to be profiled next, with their start times.
+    pub(super) heaps_to_profile: Vec<(Pid, u64)>,
     pub(super) jobs: Vec<Job>,
     /// Jobs that did not stop in time and have been abandoned.
     pub(super) stuck: Vec<Job>,
@@ -87,6 +92,8 @@ impl Shared {
             watcher,
             findings: BTreeMap::new(),
             grown: BTreeMap::new(),
+            heaps: BTreeMap::new(),
+            heaps_to_profile: Vec::new(),
             jobs: Vec::new(),
             stuck: Vec::new(),
             began: since_boot(),
@@ -162,48 +169,55 @@ impl Shared {
         if core.stuck.len() >= MAX_STUCK {
             return;
         }
+        for (pid, start_time) in mem::take(&mut core.heaps_to_profile) {
+            if let Some(watched) = core.watcher.same(pid, start_time) {
+                tracing::info!(
+                    "profiling the Java heap of {} (pid {pid}), which grows",
+                    watched.process.comm
+                );
+                let order = core.order(pid, start_time, SourceKind::JavaHeap);
+                self.start(&mut core, order, "its Java heap grows".to_owned(), profiler, messages);
+            }
+        }
         let now = since_boot();
         // Includes jobs whose process has ended and whose last profile is still being taken.
         let room = core.config.profile.at_once.0.saturating_sub(core.jobs.len());
         let cases = core.watcher.iter().filter(|watched| !core.is_refused(&watched.process));
         let cases = cases.map(|watched| (watched.process.pid, watched.case.state()));
         for pid in next(cases, room) {
-            let profile = core.config.profile.clone();
             let Some(watched) = core.watcher.get_mut(pid) else { continue };
             let Some(reason) = watched.case.begin(now) else { continue };
-            let order = Order {
-                pid,
-                start_time: watched.process.start_time,
-                settle: profile.settle.0,
-                // The last profile is at the end in any case.
-                snapshot: profile.snapshot.0.min(profile.duration.0),
-                sample_bytes: profile.sample_bytes.0,
-                max_overhead: profile.max_overhead.0,
-            };
             tracing::info!("profiling {} (pid {pid}): {reason}", watched.process.comm);
-            let history = Arc::clone(&self.history);
-            let job = Job::start(
-                order,
-                reason.to_string(),
-                profile.duration.0,
-                Arc::clone(profiler),
-                (history, self.pusher.clone()),
-                messages.clone(),
-            );
-            core.profiles_begun += 1;
-            core.needs_handover = true;
-            match job {
-                Ok(job) => core.jobs.push(job),
-                Err(error) => {
-                    core.end(
-                        pid,
-                        order.start_time,
-                        Err(format!("cannot create a thread: {error}")),
-                        false,
-                        None,
-                        None,
-                    );
-                }
+            let start_time = watched.process.start_time;
+            let order = core.order(pid, start_time, SourceKind::Malloc);
+            self.start(&mut core, order, reason.to_string(), profiler, messages);
+        }
+    }
+
+    /// Starts a job.
+    fn start(
+        &self,
+        core: &mut Core,
+        order: Order,
+        why: String,
+        profiler: &Profiler,
+        messages: &Sender<Message>,
+    ) {
+        let job = Job::start(
+            order,
+            why,
+            core.config.profile.duration.0,
+            Arc::clone(profiler),
+            (Arc::clone(&self.history), self.pusher.clone()),
+            messages.clone(),
+        );
+        core.profiles_begun += 1;
+        core.needs_handover = true;
+        match job {
+            Ok(job) => core.jobs.push(job),
+            Err(error) => {
+                let outcome = Err(format!("cannot create a thread: {error}"));
+                core.end(Run { outcome, ..Run::of(&order) });
             }
         }
     }
@@ -216,6 +230,21 @@ pub(super) fn since_boot() -> Duration {
 }
 
 impl Core {
+    /// A profile of a process, with the settings of the configuration.
+    fn order(&self, pid: Pid, start_time: u64, source: SourceKind) -> Order {
+        let profile = &self.config.profile;
+        Order {
+            pid,
+            start_time,
+            source,
+            settle: profile.settle.0,
+            // The last profile is at the end in any case.
+            snapshot: profile.snapshot.0.min(profile.duration.0),
+            sample_bytes: profile.sample_bytes.0,
+            max_overhead: profile.max_overhead.0,
+        }
+    }
+
     /// Scans all processes.
     pub(super) fn scan(&mut self) {
         let now = since_boot();
@@ -226,6 +255,7 @@ impl Core {
             tracing::info!("pid {pid} has ended, or runs another program");
             self.findings.remove(&pid);
             self.grown.remove(&pid);
+            self.heaps.remove(&pid);
             for job in self.jobs.iter_mut().filter(|job| job.pid == pid) {
                 job.process_ended(Instant::now());
             }
@@ -267,6 +297,7 @@ impl Core {
         self.config = config;
         self.watcher.apply_config(&self.config);
         self.findings.retain(|pid, finding| self.watcher.same(*pid, finding.start_time).is_some());
+        self.heaps.retain(|pid, heap| self.watcher.same(*pid, heap.start_time).is_some());
         self.grown.retain(|pid, _| self.watcher.get_mut(*pid).is_some());
     }
 
@@ -312,8 +343,9 @@ impl Core {
     /// Records interruption of the jobs that have not stopped, so that the next daemon sees them as if they had ended without a
     /// verdict.
     pub(super) fn interrupt(&mut self) {
-        for job in &self.jobs {
-            if let Some(watched) = self.watcher.same(job.pid, job.start_time) {
+        let running = self.jobs.iter().map(|job| (job.pid, job.start_time));
+        for (pid, start_time) in running.chain(mem::take(&mut self.heaps_to_profile)) {
+            if let Some(watched) = self.watcher.same(pid, start_time) {
                 watched.case.interrupt();
             }
         }

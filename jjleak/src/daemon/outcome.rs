@@ -7,7 +7,7 @@ use super::history::Id;
 use super::profile::Finding;
 use super::service;
 use super::watch::Watched;
-use crate::profile::Rate;
+use crate::profile::{Rate, SourceKind};
 use crate::render::{duration, humane_bytes, pace};
 
 /// Message about a finding.
@@ -33,6 +33,8 @@ impl Outcome {
     /// resident memory does.
     pub(super) fn of(finding: &Finding, was_too_costly: bool, grows: bool) -> Self {
         let (is_warning, what) = match finding {
+            // It was profiled because its Java heap grew.
+            Finding { source: SourceKind::JavaHeap, .. } => (true, "has a Java heap that grows"),
             Finding { leaking: 1.., .. } => (true, "leaks"),
             Finding { judged: true, .. } if grows => {
                 (true, "grows, but was not found to leak what it allocates")

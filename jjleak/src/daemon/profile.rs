@@ -22,7 +22,7 @@ use crate::analyze::{Rules, Selection, SortBy};
 use crate::diagnosis::{ARENA_TIME, Growing, Grown};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
-use crate::profile::Profile;
+use crate::profile::{Profile, SourceKind};
 use crate::push::Pusher;
 use crate::render::{Contents, Format, GraphLimits, Options, Value, render};
 
@@ -33,6 +33,8 @@ pub struct Order {
     pub pid: Pid,
     /// Start time of the process, to tell it from another one that reuses its PID.
     pub start_time: u64,
+    /// The source: allocations, or the Java heap.
+    pub source: SourceKind,
     /// Minimum age of allocations that are judged.
     pub settle: Duration,
     /// Interval between profiles.
@@ -57,6 +59,8 @@ pub struct Finding {
     pub pid: Pid,
     /// Start time of the process, to tell it from another one that reuses its PID.
     pub start_time: u64,
+    /// The source: allocations, or the Java heap.
+    pub source: SourceKind,
     /// Verdict on the process, in words.
     pub verdict: String,
     /// The profile that the verdict is from, if it was stored.
@@ -94,6 +98,7 @@ impl Finding {
         Self {
             pid,
             start_time: entry.start_time,
+            source: entry.source(),
             verdict: entry.verdict.clone(),
             verdict_profile: Some(entry.id.clone()),
             leaking: entry.leaking_sites.max(entry.leaking.len()),
@@ -144,20 +149,42 @@ pub enum Message {
     /// A snapshot was taken.
     Found(Finding),
     /// Profiling has ended.
-    Ended {
-        /// The process.
-        pid: Pid,
-        /// Its start time.
-        start_time: u64,
-        /// The merged finding, if any, or the reason for failure.
-        outcome: Result<Option<Finding>, String>,
-        /// True if it was stopped early because it cost more than allowed.
-        is_too_costly: bool,
-        /// What the process runs: the main class or jar of a JVM, or the program.
-        runs: Option<String>,
-        /// Growth while it was profiled, with its cause and the next step; `None` if it could not be read.
-        growth: Option<Grown>,
-    },
+    Ended(Run),
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Run {
+    /// The process.
+    pub pid: Pid,
+    /// Its start time.
+    pub start_time: u64,
+    /// The source: allocations, or the Java heap.
+    pub source: SourceKind,
+    /// The merged finding, if any, or the reason for failure.
+    pub outcome: Result<Option<Finding>, String>,
+    /// True if it was stopped early because it cost more than allowed.
+    pub is_too_costly: bool,
+    /// What the process runs: the main class or jar of a JVM, or the program.
+    pub runs: Option<String>,
+    /// Growth while it was profiled, with its cause and the next step; `None` if it could not be read.
+    pub growth: Option<Grown>,
+}
+
+impl Run {
+    /// A run that has found nothing.
+    #[must_use]
+    pub const fn of(order: &Order) -> Self {
+        Self {
+            pid: order.pid,
+            start_time: order.start_time,
+            source: order.source,
+            outcome: Ok(None),
+            is_too_costly: false,
+            runs: None,
+            growth: None,
+        }
+    }
 }
 
 /// A running profiling thread.
@@ -167,6 +194,8 @@ pub struct Job {
     pub pid: Pid,
     /// Its start time.
     pub start_time: u64,
+    /// The source: allocations, or the Java heap.
+    pub source: SourceKind,
     /// Its user at the beginning, if known.
     pub user: Option<u32>,
     /// End of the run, or, after it was asked to stop, the time at which it is abandoned.
@@ -248,18 +277,18 @@ impl Job {
             // The receiver is gone if the daemon has ended.
             let growth = before.and_then(|before| before.grown());
             let outcome = outcome.map(|()| last);
-            let Order { pid, start_time, .. } = order;
             let is_too_costly = was_too_costly.load(Ordering::Relaxed);
-            let ended = Message::Ended { pid, start_time, outcome, is_too_costly, runs, growth };
-            let _ = messages.blocking_send(ended);
+            let run = Run { outcome, is_too_costly, runs, growth, ..Run::of(&order) };
+            let _ = messages.blocking_send(Message::Ended(run));
             memory::trim();
         })?;
-        let Order { pid, start_time, .. } = order;
+        let Order { pid, start_time, source, .. } = order;
         let user = Credentials::of(pid).ok().map(|credentials| credentials.user);
         let deadline = Instant::now() + duration;
         Ok(Self {
             pid,
             start_time,
+            source,
             user,
             deadline,
             grace: Some(duration),

@@ -9,7 +9,7 @@ use crate::attach::Following;
 use crate::error_chain::chain;
 use crate::notices::print;
 use crate::processes::Pid;
-use crate::profile::{Profile, Sampling};
+use crate::profile::{Profile, Sampling, SourceKind};
 use crate::session::{self, CostBound, Error, Notice, Observer, Plan};
 
 /// Profiles a process until it ends or `stop` is notified. Blocks.
@@ -19,6 +19,9 @@ pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<()
 }
 
 fn plan(order: &Order) -> Plan {
+    if order.source == SourceKind::JavaHeap {
+        return Plan::of_java_heap(order.pid, order.snapshot);
+    }
     let mut plan = Plan::of_process(order.pid, order.snapshot, order.settle);
     if order.sample_bytes > 0 {
         // The cost of sampling is not bounded: the daemon checks it in each profile.
@@ -76,6 +79,7 @@ mod tests {
     fn a_plan_is_what_was_ordered() {
         let pid = Pid::new(42).unwrap();
         let order = Order {
+            source: SourceKind::Malloc,
             pid,
             start_time: 1,
             settle: Duration::from_secs(30),

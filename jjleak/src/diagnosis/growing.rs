@@ -108,17 +108,23 @@ impl Grown {
         lines.into_iter().take(kept).collect()
     }
 
-    /// What has grown most, and the next step; `None` if nothing has grown.
+    /// Returns true if the next step is to find who allocates in the Java heap.
     #[must_use]
-    pub fn in_words(&self) -> Option<String> {
+    pub fn leads_to_java_heap(&self) -> bool {
+        self.findings.first().is_some_and(|worst| worst.cause.leads_to_java_heap())
+    }
+
+    /// What has grown most, and the next step, which is `next` if given; `None` if nothing has grown.
+    #[must_use]
+    pub fn in_words(&self, next: Option<&str>) -> Option<String> {
         let worst = self.findings.first().filter(|worst| worst.cause != Cause::None)?;
         Some(format!(
-            "it grew by {} in {}, mostly by {}: {} (to do: {})",
+            "it grew by {} in {}, mostly by {}: {} ({})",
             signed(self.resident).trim_start_matches('+'),
             duration(self.elapsed),
             worst.cause.words(),
             worst.evidence.join(", "),
-            worst.to_do
+            next.map_or_else(|| format!("to do: {}", worst.to_do), str::to_owned)
         ))
     }
 }
@@ -183,7 +189,9 @@ mod tests {
     fn the_daemon_says_what_has_grown_most_and_the_next_step() {
         let words = "it grew by 100.0 MiB in 1 min 10 s, mostly by Java heap: resident Java heap: +90.0 MiB (to do: jcmd 42 \
                      GC.heap_dump FILE)";
-        assert_eq!(grown(Cause::JavaHeap).in_words().as_deref(), Some(words));
-        assert_eq!(grown(Cause::None).in_words(), None);
+        assert_eq!(grown(Cause::JavaHeap).in_words(None).as_deref(), Some(words));
+        assert_eq!(grown(Cause::None).in_words(None), None);
+        let next = grown(Cause::JavaHeap).in_words(Some("it is profiled next")).unwrap();
+        assert!(next.ends_with(" (it is profiled next)"), "{next}");
     }
 }

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::allocators::{FIRST_WITH_THREAD, java_heap_sites};
+use crate::file_content::{Content, LazyFile};
 use crate::jcmd::{self, Access, Question, Unfit};
 use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
@@ -20,6 +22,8 @@ pub struct ExaminedJvm {
     pub collector: &'static str,
     /// Source of the names of Java methods.
     pub names: Names,
+    /// Whether the objects of its Java heap can be followed.
+    pub heap: HeapProbes,
     /// Relevant flags with their values; true if a flag has been set explicitly.
     pub flags: Vec<(String, bool)>,
     /// State of Native Memory Tracking.
@@ -39,6 +43,36 @@ pub enum Names {
     Without(&'static str),
     /// A perf map only, for this reason.
     Unreadable(String),
+}
+
+/// Whether `jjleak heap` can follow a JVM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeapProbes {
+    /// The functions that announce objects have been found.
+    Found,
+    /// They do not say which thread allocates: they are those of this version.
+    TooOld(u64),
+    /// They have no symbols in the library, nor in a debug file.
+    NoSymbols,
+}
+
+impl HeapProbes {
+    fn of(library: &Module, version: Option<u64>) -> Self {
+        if let Some(version @ 1..FIRST_WITH_THREAD) = version {
+            return Self::TooOld(version);
+        }
+        let file = library.content();
+        let elf = file.as_ref().map_or(Content::Memory(&[]), Content::from);
+        let is_found = |debug_file: Option<Content<'_>>| {
+            java_heap_sites(&library.path, elf, debug_file).is_ok_and(|found| !found.profiled.is_empty())
+        };
+        let is_in_debug_file = || {
+            let debug_file = library.find_debug_file(elf)?;
+            let debug_file = LazyFile::new(&debug_file).ok()?;
+            is_found(Some(Content::from(&debug_file))).then_some(())
+        };
+        if is_found(None) || is_in_debug_file().is_some() { Self::Found } else { Self::NoSymbols }
+    }
 }
 
 /// Native Memory Tracking (NMT), the JVM's own accounting of native memory.
@@ -88,6 +122,7 @@ impl ExaminedJvm {
             vendor: known.and_then(told_vendor).or_else(|| vendor(&home.as_ref()?.1)).unwrap_or_default(),
             collector: known.map(collector).unwrap_or_default(),
             names: names(pid, library, bias),
+            heap: HeapProbes::of(library, known.map(Description::version)),
             flags: known.map(flags).unwrap_or_default(),
             tracking: known.map_or(Tracking::Unknown, tracking),
             libraries: foreign(modules, home.map_or(&library.path, |(home, _)| home)),

@@ -19,7 +19,7 @@ use crate::processes::{self, Located, Mapping, ModuleFiles, ModuleId, ModuleTabl
 
 pub use advice::{Advice, advise};
 pub use generated::{Generated, NamesFrom};
-pub use jvm::{ExaminedJvm, Names, Tracking};
+pub use jvm::{ExaminedJvm, HeapProbes, Names, Tracking};
 pub use module::{Examined, Unwinding};
 pub use packages::Packages;
 pub use symbols::{DebugFile, Symbols};

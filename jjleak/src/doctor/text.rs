@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::advice::{Advice, base_name};
 use super::generated::{Generated, NamesFrom};
-use super::jvm::{ExaminedJvm, Names, Tracking};
+use super::jvm::{ExaminedJvm, HeapProbes, Names, Tracking};
 use super::module::{Examined, Unwinding};
 use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
@@ -156,6 +156,25 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
                 printable(error)
             )
         }
+    };
+    let _ = match &jvm.heap {
+        HeapProbes::Found => {
+            writeln!(
+                out,
+                "  yes  who allocates in the Java heap (jjleak heap): from the JVM's functions; no option is needed"
+            )
+        }
+        HeapProbes::TooOld(version) => {
+            writeln!(
+                out,
+                "  NO   who allocates in the Java heap (jjleak heap): JDK {version} does not say which thread allocates"
+            )
+        }
+        HeapProbes::NoSymbols => writeln!(
+            out,
+            "  NO   who allocates in the Java heap (jjleak heap): libjvm.so has no symbols of the functions that announce objects; its \
+             debug file has them"
+        ),
     };
     if !jvm.flags.is_empty() {
         let flag = |(flag, is_set): &(String, bool)| {

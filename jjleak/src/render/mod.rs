@@ -23,6 +23,7 @@ mod fold;
 mod html;
 pub mod json;
 mod label;
+mod object_summary;
 mod objects;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -42,6 +43,7 @@ pub use dot::GraphLimits;
 pub use findings::{headline, leaks};
 pub(crate) use html::plain_page;
 pub(crate) use label::{NO_STACK, label, module, printable};
+pub use object_summary::objects_in_short;
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;
 pub(crate) use units::{duration, grouped, humane_bytes, percent};

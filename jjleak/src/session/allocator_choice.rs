@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::allocators::{
-    self, CallFollowing, Hints, JAVA_HEAP, ModuleAllocators, NamedAllocator, Unfollowed, find_sites, is_file,
+    self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file, java_heap_sites,
 };
 use crate::file_content::Content;
 
@@ -48,7 +48,7 @@ impl AllocatorChoice {
     ) -> Result<ModuleAllocators, allocators::Error> {
         match self.probed {
             Probed::Allocators => {}
-            Probed::JavaHeap => return java_heap(path, elf, debug_file),
+            Probed::JavaHeap => return java_heap_sites(path, elf, debug_file),
             Probed::Nothing => return Ok(ModuleAllocators::default()),
         }
         let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
@@ -76,23 +76,6 @@ impl AllocatorChoice {
     pub(super) fn is_explicit(&self, family: &str) -> bool {
         self.named.iter().any(|named| named.explicit && named.name == family)
     }
-}
-
-/// The functions of a Java heap in a file, if it is a JVM's library.
-fn java_heap(
-    path: &Path,
-    elf: Content<'_>,
-    debug_file: Option<Content<'_>>,
-) -> Result<ModuleAllocators, allocators::Error> {
-    let heap = NamedAllocator::java_heap();
-    if !heap.may_be_in(path) {
-        return Ok(ModuleAllocators::default());
-    }
-    let found = find_sites(elf, Hints { named: &[&heap], debug_file, ..Hints::default() })?;
-    let mut profiled = found.profiled;
-    profiled.retain(|allocator| allocator.family == heap.name);
-    let unfollowed = if profiled.is_empty() { vec![Unfollowed::Hidden(JAVA_HEAP)] } else { Vec::new() };
-    Ok(ModuleAllocators { profiled, unfollowed, stripped: found.stripped })
 }
 
 #[cfg(test)]

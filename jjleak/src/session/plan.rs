@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use super::AllocatorChoice;
+use super::{AllocatorChoice, Probed};
 use crate::analyze::Baseline;
 use crate::attach::{Programs, Settings};
 use crate::processes::{Pid, Streams};
-use crate::profile::Coverage;
+use crate::profile::{Coverage, SourceKind};
 
 /// Number of snapshots within the settle time, after which allocations are judged.
 const SNAPSHOTS_IN_SETTLE: u32 = 2;
@@ -116,6 +116,21 @@ impl Plan {
                 only_events: false,
                 begins_early: false,
             },
+        }
+    }
+
+    /// A plan that follows the objects in the Java heap of a running process.
+    #[must_use]
+    pub fn of_java_heap(pid: Pid, interval: Duration) -> Self {
+        let plan = Self::of_process(pid, interval, Duration::ZERO);
+        let mut settings = Settings::new(Programs::JavaHeap);
+        settings.capacity.blocks = 1;
+        Self {
+            settings,
+            coverage: Coverage { source: SourceKind::JavaHeap, ..plan.coverage },
+            allocators: AllocatorChoice { probed: Probed::JavaHeap, ..plan.allocators },
+            schedule: Schedule { has_verdicts: false, ..plan.schedule },
+            ..plan
         }
     }
 

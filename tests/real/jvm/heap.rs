@@ -213,6 +213,9 @@ fn a_library_without_symbols_is_refused_and_lost_in_a_launched_process() {
         "has no symbols of the functions that announce objects",
         "install the debug symbols",
     );
+    let doctor = Ended::of(["doctor", "-p", &process.pid().to_string()]).stdout;
+    let said = "  NO   who allocates in the Java heap (jjleak heap): libjvm.so has no symbols";
+    assert!(doctor.contains(said), "{doctor}");
 
     let launched =
         ["heap", "--strict", "--format", "json", "600", "1", "--", java.to_str().unwrap(), "-version"];

@@ -85,6 +85,7 @@ fn doctor_reports_a_jvm_and_that_it_needs_no_option() {
     said("Java\n  yes  JDK ");
     said(", Serial collector\n");
     said("  yes  methods, inlined methods and lines: from the JVM's own structures; no option is needed\n");
+    said("  yes  who allocates in the Java heap (jjleak heap): from the JVM's functions; no option is needed\n");
     said("-XX:MaxDirectMemorySize=67108864 (64.0 MiB), -XX:+ReduceSignalUsage\n");
     said("native memory tracking (NMT) is on (summary)\n");
     said("sends a request only if it already listens: it runs with -Xrs");
@@ -108,6 +109,9 @@ fn every_jdk_is_reported_with_its_vendor_and_its_collector() {
             text.contains("  yes  methods, inlined methods and lines: from the JVM's own structures"),
             "{text}"
         );
+        let is_followed = text.contains("  yes  who allocates in the Java heap");
+        let is_too_old = text.contains("JDK 8 does not say which thread allocates");
+        assert_eq!((is_followed, is_too_old), (jdk.release != "8", jdk.release == "8"), "{text}");
     }
 }
 

@@ -1,12 +1,14 @@
 //! The functions with which HotSpot announces objects in its heap, once per thread-local buffer (`src/hotspot/share/gc/shared/allocTracer.hpp`
 //! in the JDK). It calls them without any option, for JFR to find.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jjleak_common::cookie::{ARG0, ARG2, ARG3, ARG4, ResultIn, Signature};
 
 use super::{NamedAllocator, NamedFunction, Place};
 use crate::allocators::site::Role;
+use crate::allocators::{Error, Hints, ModuleAllocators, Unfollowed, find_sites};
+use crate::file_content::Content;
 
 /// Name of the allocator in messages.
 pub const JAVA_HEAP: &str = "Java heap";
@@ -29,6 +31,26 @@ const IN_BUFFER: Signature = Signature {
 
 /// `send_allocation_outside_tlab(Klass*, HeapWord*, size_t size, Thread*)`.
 const OUTSIDE: Signature = Signature { extra: None, size: Some(ARG2), count: Some(ARG3), ..IN_BUFFER };
+
+/// The first release whose functions name the thread.
+pub const FIRST_WITH_THREAD: u64 = 11;
+
+/// Finds the functions of a Java heap in a file with this path and content, if it is a JVM's library, with the help of its debug file.
+pub fn java_heap_sites(
+    path: &Path,
+    elf: Content<'_>,
+    debug_file: Option<Content<'_>>,
+) -> Result<ModuleAllocators, Error> {
+    let heap = NamedAllocator::java_heap();
+    if !heap.may_be_in(path) {
+        return Ok(ModuleAllocators::default());
+    }
+    let found = find_sites(elf, Hints { named: &[&heap], debug_file, ..Hints::default() })?;
+    let mut profiled = found.profiled;
+    profiled.retain(|allocator| allocator.family == heap.name);
+    let unfollowed = if profiled.is_empty() { vec![Unfollowed::Hidden(JAVA_HEAP)] } else { Vec::new() };
+    Ok(ModuleAllocators { profiled, unfollowed, stripped: found.stripped })
+}
 
 impl NamedAllocator {
     /// HotSpot's Java heap, in JDK 11 and later.

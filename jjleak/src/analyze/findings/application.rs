@@ -120,7 +120,8 @@ const RUNTIMES: [&str; 24] = [
 const LIBRARY_SOURCES: [&str; 4] = ["/rustc/", "/rustlib/src/", "/.cargo/registry/", "/usr/include/"];
 
 /// Index of the application's frame that is the nearest to the allocation function; `None` if there is none.
-pub(super) fn application_frame(frames: &[SharedFrame], rules: &Rules) -> Option<usize> {
+#[must_use]
+pub fn application_frame(frames: &[SharedFrame], rules: &Rules) -> Option<usize> {
     frames.iter().skip(1).position(|frame| is_application(frame, rules)).map(|index| index + 1)
 }
 

@@ -12,8 +12,7 @@ use std::collections::HashMap;
 
 use crate::profile::{Frame, Profile, Rate, Totals, Verdict, VerdictKind};
 
-pub use application::Rules;
-use application::application_frame;
+pub use application::{Rules, application_frame};
 
 /// Growth below this share of all growth is small.
 const SMALL_SHARE: f64 = 0.01;

@@ -107,6 +107,8 @@ pub struct Profiling {
     pub sample_bytes: Size<0, { 1 << 30 }>,
     /// Maximum overhead as a share of the process's own CPU time.
     pub max_overhead: OverheadLimit,
+    /// Whether the objects of a Java heap that grows are followed afterwards, for as long again.
+    pub java_heap: bool,
     /// Minimum back-off after a profile; doubles each time.
     pub back_off: Span<1, { 365 * DAY }>,
     /// Maximum back-off.
@@ -250,6 +252,7 @@ impl Default for Profiling {
             at_once: Count(1),
             sample_bytes: Size(0),
             max_overhead: OverheadLimit(Some(10.)),
+            java_heap: true,
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
         }

@@ -5,9 +5,10 @@ use std::time::Instant;
 use super::{Core, since_boot};
 use crate::daemon::history::Entry;
 use crate::daemon::outcome::{self, Outcome};
-use crate::daemon::profile::{Finding, Job, Message};
+use crate::daemon::profile::{Finding, Job, Message, Run};
 use crate::diagnosis::Grown;
 use crate::processes::Pid;
+use crate::profile::SourceKind;
 
 impl Core {
     /// Handles a message from a profiling thread.
@@ -21,12 +22,13 @@ impl Core {
                 }
                 self.record(finding);
             }
-            Message::Ended { pid, start_time, outcome, is_too_costly, runs, growth } => {
-                let words = growth.as_ref().and_then(Grown::in_words);
-                if let Some(growth) = growth.filter(|_| self.watcher.same(pid, start_time).is_some()) {
-                    self.grown.insert(pid, growth);
+            Message::Ended(run) => {
+                if let Some(growth) =
+                    run.growth.clone().filter(|_| self.watcher.same(run.pid, run.start_time).is_some())
+                {
+                    self.grown.insert(run.pid, growth);
                 }
-                self.end(pid, start_time, outcome, is_too_costly, runs.as_deref(), words.as_deref());
+                self.end(run);
             }
         }
     }
@@ -45,6 +47,10 @@ impl Core {
         if self.watcher.same(finding.pid, finding.start_time).is_none() {
             return finding;
         }
+        if finding.source == SourceKind::JavaHeap {
+            self.heaps.insert(finding.pid, finding.clone());
+            return finding;
+        }
         let finding = match self.findings.get(&finding.pid) {
             Some(before) => finding.after(before),
             None => finding,
@@ -54,42 +60,50 @@ impl Core {
     }
 
     /// Handles the end of a profiling run.
-    pub(super) fn end(
-        &mut self,
-        pid: Pid,
-        start_time: u64,
-        outcome: Result<Option<Finding>, String>,
-        is_too_costly: bool,
-        runs: Option<&str>,
-        growth: Option<&str>,
-    ) {
+    pub(super) fn end(&mut self, run: Run) {
+        let Run { pid, start_time, source, outcome, is_too_costly, runs, growth } = run;
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
         self.needs_handover = true;
+        let leads_to_heap = source == SourceKind::Malloc
+            && self.config.profile.java_heap
+            && !self.is_ending
+            && growth.as_ref().is_some_and(Grown::leads_to_java_heap);
+        let histogram = format!("to do: jjleak heap -p {pid} --histogram");
+        let next = if leads_to_heap {
+            Some("its Java heap is profiled next")
+        } else {
+            (source == SourceKind::JavaHeap).then_some(&*histogram)
+        };
+        let growth = growth.as_ref().and_then(|growth| growth.in_words(next));
         let (now, config) = (since_boot(), &self.config);
         let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
                 let is_done = matches!(&outcome, Ok(Some(finding)) if finding.is_final());
                 if self.is_ending && !is_done {
                     watched.case.interrupt();
+                } else if leads_to_heap {
+                    // The process is still being profiled.
+                    self.heaps_to_profile.push((pid, start_time));
                 } else {
                     // A run that was stopped for its cost has no verdict that would justify a longer back-off.
                     watched.case.end(now, outcome.is_ok() && (is_done || !is_too_costly), config);
                 }
-                outcome::name(watched, runs)
+                outcome::name(watched, runs.as_deref())
             }
             None => format!("pid {pid}, which has ended"),
         };
+        let of = if source == SourceKind::JavaHeap { "the Java heap of " } else { "" };
         match outcome {
             Err(error) => {
                 self.profiles_failed += 1;
-                tracing::warn!("cannot profile {name}: {error}");
+                tracing::warn!("cannot profile {of}{name}: {error}");
             }
-            Ok(None) => tracing::info!("{name}: no profile was taken"),
+            Ok(None) => tracing::info!("{of}{name}: no profile was taken"),
             // Report the merged finding: an earlier profile may have had a verdict that this one lacks.
             Ok(Some(finding)) => {
                 let finding = self.record(finding);
-                self.tell(&finding, is_too_costly, &name, growth);
+                self.tell(&finding, is_too_costly, &name, growth.as_deref());
             }
         }
     }

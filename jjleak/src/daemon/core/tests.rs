@@ -85,6 +85,12 @@ fn finding(pid: Pid, start_time: u64) -> Finding {
     Finding::of(pid, &Entry::of(Id::of(&profile), &profile, "a test"))
 }
 
+/// A run of profiling allocations that has ended.
+fn run(pid: Pid, start_time: u64, outcome: Result<Option<Finding>, String>) -> Run {
+    let source = SourceKind::Malloc;
+    Run { pid, start_time, source, outcome, is_too_costly: false, runs: None, growth: None }
+}
+
 #[test]
 fn a_profile_cut_short_by_the_end_of_the_daemon_causes_no_back_off() {
     let fixture = Fixture::new();
@@ -102,14 +108,7 @@ fn a_profile_cut_short_by_the_end_of_the_daemon_causes_no_back_off() {
         assert!(case.begin(Duration::ZERO).is_some());
         let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
         let found = is_judged.then(|| finding(pid, start_time));
-        core.handle(Message::Ended {
-            pid,
-            start_time,
-            outcome: Ok(found),
-            is_too_costly: false,
-            runs: None,
-            growth: None,
-        });
+        core.handle(Message::Ended(run(pid, start_time, Ok(found))));
     }
     let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
     assert_eq!(states, ["watching", "suspected", "back_off"]);
@@ -265,7 +264,7 @@ fn a_job_that_only_reads_files_ends_with_its_process() {
     fixture.shared.core().stop_overdue(deadline);
     let message = fixture.messages.blocking_recv().unwrap();
     assert!(
-        matches!(&message, Message::Ended { outcome: Err(why), .. } if why.contains("given up")),
+        matches!(&message, Message::Ended(Run { outcome: Err(why), .. }) if why.contains("given up")),
         "{message:?}"
     );
     fixture.shared.core().handle(message);
@@ -304,14 +303,7 @@ fn a_finding_is_not_recorded_for_another_process_with_the_same_pid() {
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     fixture.begin(pid);
     let mut core = fixture.shared.core();
-    let before = Message::Ended {
-        pid,
-        start_time: start_time - 1,
-        outcome: Ok(Some(finding(pid, start_time - 1))),
-        is_too_costly: false,
-        runs: None,
-        growth: None,
-    };
+    let before = Message::Ended(run(pid, start_time - 1, Ok(Some(finding(pid, start_time - 1)))));
     core.handle(before);
     core.handle(Message::Found(finding(pid, start_time - 1)));
     assert!(core.findings.is_empty() && core.jobs.len() == 1);
@@ -418,7 +410,7 @@ fn a_profile_stopped_for_its_cost_does_not_lengthen_the_back_off() {
         case.suspect_for_a_test();
         assert!(case.begin(Duration::ZERO).is_some());
         let outcome = Ok(Some(unjudged(pid, start_time)));
-        core.handle(Message::Ended { pid, start_time, outcome, is_too_costly, runs: None, growth: None });
+        core.handle(Message::Ended(Run { is_too_costly, ..run(pid, start_time, outcome) }));
         assert_eq!(core.watcher.get_mut(pid).unwrap().case.rounds_for_a_test(), rounds);
     }
 }

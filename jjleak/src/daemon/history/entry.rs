@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Cost, Profile};
-use crate::render::{duration, estimated_from, headline, leaks};
+use crate::profile::{Cost, Profile, SourceKind};
+use crate::render::{duration, estimated_from, headline, leaks, objects_in_short};
 
 /// ID of a profile: the time at which it was taken, in milliseconds since 1970, and the PID, as `digits-digits`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,6 +92,9 @@ pub struct Entry {
     pub comm: String,
     /// Reason for profiling.
     pub why: String,
+    /// Name of the source: allocations (`malloc`), or the Java heap (`java_heap`).
+    #[serde(default)]
+    pub source: String,
     /// Live bytes.
     pub live_bytes: u64,
     /// Live objects.
@@ -172,6 +175,7 @@ impl Entry {
             start_time: profile.process.start_time,
             comm: profile.process.comm.clone(),
             why: why.to_owned(),
+            source: profile.coverage.source.name().to_owned(),
             live_bytes: live.bytes,
             live_objects: live.objects,
             judged: profile.is_judged(),
@@ -188,6 +192,12 @@ impl Entry {
             picture_bytes: 0,
             checksum: 0,
         }
+    }
+
+    /// The source: allocations, unless another one is named.
+    #[must_use]
+    pub fn source(&self) -> SourceKind {
+        SourceKind::named(&self.source).unwrap_or_default()
     }
 
     /// Adds the entry to a series, which begins with it if `first` is `None`.
@@ -234,6 +244,9 @@ impl Entry {
 
 /// One-line verdict on the process, with the method of estimation.
 fn verdict(profile: &Profile) -> String {
+    if profile.coverage.source == SourceKind::JavaHeap {
+        return objects_in_short(profile);
+    }
     match estimated_from(&profile.coverage) {
         None => headline(profile),
         Some(from) if !profile.coverage.knows_live() => {
@@ -308,7 +321,7 @@ mod tests {
     fn entries_of_earlier_versions_are_read() {
         let profile = sample::judged();
         let mut json = serde_json::to_value(Entry::of(Id::of(&profile), &profile, "a test")).unwrap();
-        for key in ["leaking_sites", "leak_rate", "estimate", "cost", "lost", "series"] {
+        for key in ["leaking_sites", "leak_rate", "estimate", "cost", "lost", "series", "source"] {
             json.as_object_mut().unwrap().remove(key).unwrap();
         }
         assert_eq!(serde_json::from_value::<Entry>(json).unwrap().estimate, None);

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::Served;
 use super::profiles::{blocking, error_response, internal_error, parse};
-use super::view::{FindingView, ProcessView, processes};
+use super::view::{FindingView, HeapView, ProcessView, processes};
 use crate::daemon::history::{Entry, Error, History};
 use crate::profile::Rate;
 use crate::render::{humane_bytes, pace, percent, printable};
@@ -183,7 +183,15 @@ fn row(process: &ProcessView) -> Markup {
                 span.state.(state) { (state.replace('_', "-")) }
                 @if let Some(why) = &process.why { br; small { (printable(why)) } }
             }
-            td { @if let Some(finding) = &process.finding { (found(finding)) } }
+            td {
+                @if let Some(finding) = &process.finding { (found(finding)) }
+                @if let Some(HeapView { summary, profile, .. }) = &process.java_heap {
+                    p {
+                        (printable(summary))
+                        @if let Some(id) = profile { br; (links(id)) }
+                    }
+                }
+            }
         }
     }
 }

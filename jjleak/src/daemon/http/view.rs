@@ -12,6 +12,7 @@ use crate::daemon::history::{Estimate, History};
 use crate::daemon::metrics::limit_of;
 use crate::daemon::watch::Watched;
 use crate::processes::Pid;
+use crate::profile::SourceKind;
 
 /// Maximum number of profiles of a process in [`ProcessView::live_history`].
 const LIVE_POINTS: usize = 64;
@@ -46,6 +47,18 @@ pub(super) struct ProcessView {
     /// Times, as in [`Self::history`], and live bytes, by profile.
     pub(super) live_history: Vec<(f64, u64)>,
     pub(super) finding: Option<FindingView>,
+    /// The last profile of its Java heap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) java_heap: Option<HeapView>,
+}
+
+/// A profile of a Java heap.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct HeapView {
+    /// The functions that allocate most, and the classes.
+    pub(super) summary: String,
+    pub(super) lost: Vec<(String, u64)>,
+    pub(super) profile: Option<String>,
 }
 
 /// Findings about a process.
@@ -90,6 +103,9 @@ fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
         views.iter().enumerate().map(|(index, view)| ((view.pid, view.start_time), index)).collect();
     for entry in shared.history().entries().rev() {
         let Some(index) = index.get(&(entry.pid, entry.start_time)) else { continue };
+        if entry.source() == SourceKind::JavaHeap {
+            continue;
+        }
         let live = &mut views[*index].live_history;
         if live.len() < LIVE_POINTS {
             live.push((entry.time.duration_since(began).as_secs_f64(), entry.live_bytes));
@@ -112,6 +128,11 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         lost: finding.lost.clone(),
         profile: finding.shown(history).map(ToString::to_string),
     });
+    let java_heap = core.heaps.get(&process.pid).map(|heap| HeapView {
+        summary: heap.verdict.clone(),
+        lost: heap.lost.clone(),
+        profile: heap.shown(history).map(ToString::to_string),
+    });
     let (reason, began) = (case.state().reason(), core.began.as_secs_f64());
     ProcessView {
         pid: process.pid.number().get(),
@@ -133,5 +154,6 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         history: case.trend().points().into_iter().map(|(at, bytes)| (at - began, bytes)).collect(),
         live_history: Vec::new(),
         finding,
+        java_heap,
     }
 }

@@ -14,6 +14,7 @@ use super::earlier_runs::Program;
 use super::image_files::ImageFiles;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
+use crate::allocators::FIRST_WITH_THREAD;
 use crate::attach::{Tracked, now_ns};
 use crate::cost::Spending;
 use crate::jvm::{self, Jvm};
@@ -258,13 +259,11 @@ impl Watched {
     }
 
     fn has_no_java_heap(&self) -> NoJavaHeap {
-        /// The first release whose functions name the thread.
-        const FIRST: u64 = 11;
         let pid = self.pid();
         let library = self.modules.iter().find(|(_, module)| jvm::has_name(module));
         let Some((_, library)) = library else { return NoJavaHeap::NoJvm(pid) };
         match self.jvm.jvm().map(Jvm::version) {
-            Some(version) if version < FIRST => NoJavaHeap::Old { pid, version },
+            Some(version) if version < FIRST_WITH_THREAD => NoJavaHeap::Old { pid, version },
             _ => NoJavaHeap::NoSymbols { pid, library: library.path.clone() },
         }
     }

@@ -84,14 +84,7 @@ fn the_log_says_of_a_process_what_its_finding_says() {
         last.verdict_profile = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
         let said = logged(|| {
-            core.handle(Message::Ended {
-                pid,
-                start_time,
-                outcome,
-                is_too_costly: false,
-                runs: None,
-                growth: None,
-            });
+            core.handle(Message::Ended(run(pid, start_time, outcome)));
         });
 
         let known = &core.findings[&pid];
@@ -132,7 +125,7 @@ fn a_verdict_holds_even_if_later_snapshots_of_the_run_are_inconclusive() {
 
     fixture.begin(pid);
     let outcome = loop {
-        if let Message::Ended { outcome, .. } = fixture.messages.blocking_recv().unwrap() {
+        if let Message::Ended(Run { outcome, .. }) = fixture.messages.blocking_recv().unwrap() {
             break outcome.unwrap().unwrap();
         }
     };
@@ -152,26 +145,12 @@ fn what_grew_and_is_no_leak_is_a_warning_with_its_cause() {
     let mut fixed = finding(pid, start_time);
     (fixed.leaking, fixed.judged) = (0, true);
     let said = |growth: Option<Grown>| {
-        let outcome = Ok(Some(fixed.clone()));
-        let ended = Message::Ended { pid, start_time, outcome, is_too_costly: false, runs: None, growth };
-        logged(|| fixture.shared.core().handle(ended))
+        let run = Run { growth, ..run(pid, start_time, Ok(Some(fixed.clone()))) };
+        logged(|| fixture.shared.core().handle(Message::Ended(run)))
     };
 
     let grew = "it grew by 108.0 MiB in 15.0 s, mostly by Java heap";
-    let finding = diagnosis::Finding {
-        cause: Cause::JavaHeap,
-        bytes: 100 << 20,
-        confidence: 0.9,
-        evidence: vec!["it survives collections".to_owned()],
-        to_do: "jcmd".to_owned(),
-    };
-    let grown = said(Some(Grown {
-        elapsed: Duration::from_secs(15),
-        resident: 108 << 20,
-        kinds: Vec::new(),
-        now: BTreeMap::from([(Kind::JavaHeap, 200 << 20)]),
-        findings: vec![finding],
-    }));
+    let grown = said(Some(java_heap_grown()));
     assert!(grown.contains("WARN") && grown.contains("grows, but was not found to leak"), "{grown}");
     assert!(grown.contains(&format!("; {grew}")) && !grown.contains("not growing now"), "{grown}");
     let metrics = metrics::of_processes(&fixture.shared.core());
@@ -181,4 +160,69 @@ fn what_grew_and_is_no_leak_is_a_warning_with_its_cause() {
     assert!(metrics.contains(&row) && metrics.contains(&cause), "{metrics}");
     let still = said(None);
     assert!(!still.contains("WARN") && still.contains("not growing now"), "{still}");
+}
+
+/// Growth of a process, mostly of its Java heap.
+fn java_heap_grown() -> Grown {
+    let finding = diagnosis::Finding {
+        cause: Cause::JavaHeap,
+        bytes: 100 << 20,
+        confidence: 0.9,
+        evidence: vec!["it survives collections".to_owned()],
+        to_do: "jcmd".to_owned(),
+    };
+    Grown {
+        elapsed: Duration::from_secs(15),
+        resident: 108 << 20,
+        kinds: Vec::new(),
+        now: BTreeMap::from([(Kind::JavaHeap, 200 << 20)]),
+        findings: vec![finding],
+    }
+}
+
+#[test]
+fn a_java_heap_that_grows_is_profiled_next_and_leaves_the_finding_on_allocations() {
+    let mut fixture = Fixture::new();
+    let sources = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sources);
+    fixture.profiler = Arc::new(move |order, take: Take, _| {
+        seen.lock().unwrap().push(order.source);
+        let mut taken = profile(order.pid, order.start_time);
+        taken.coverage.source = order.source;
+        take(vec![taken]);
+        Ok(())
+    });
+    let next = |fixture: &mut Fixture| {
+        loop {
+            if let Message::Ended(run) = fixture.messages.blocking_recv().unwrap() {
+                break run;
+            }
+        }
+    };
+    let cat = Cat::start();
+    fixture.scan();
+    let pid = cat.pid();
+    fixture.begin(pid);
+    let first = next(&mut fixture);
+    let said = logged(|| {
+        let run = Run { growth: Some(java_heap_grown()), ..first };
+        fixture.shared.core().handle(Message::Ended(run));
+    });
+    assert!(said.contains(" leaks: ") && said.contains("(its Java heap is profiled next)"), "{said}");
+    assert_eq!(fixture.state(pid), "profiling");
+
+    fixture.shared.begin(&fixture.profiler, &fixture.sender);
+    let second = next(&mut fixture);
+    let said = logged(|| {
+        let run = Run { growth: Some(java_heap_grown()), ..second };
+        fixture.shared.core().handle(Message::Ended(run));
+    });
+
+    assert_eq!(*sources.lock().unwrap(), [SourceKind::Malloc, SourceKind::JavaHeap]);
+    assert!(said.contains("WARN") && said.contains("has a Java heap that grows: "), "{said}");
+    assert!(said.contains(" allocated in the Java heap in ") && said.contains("/report.html"), "{said}");
+    assert_eq!(fixture.state(pid), "back_off");
+    let core = fixture.shared.core();
+    assert!(core.findings[&pid].leaking > 0 && core.heaps[&pid].verdict.contains("Java heap"));
+    assert!(core.heaps_to_profile.is_empty(), "it is profiled again and again");
 }
