@@ -85,7 +85,9 @@ fn doctor_reports_a_jvm_and_that_it_needs_no_option() {
     said("Java\n  yes  JDK ");
     said(", Serial collector\n");
     said("  yes  methods, inlined methods and lines: from the JVM's own structures; no option is needed\n");
-    said("  yes  who allocates in the Java heap (jjleak heap): from the JVM's functions; no option is needed\n");
+    said(
+        "  yes  who allocates in the Java heap (jjleak heap): from the JVM's functions; no option is needed\n",
+    );
     said("-XX:MaxDirectMemorySize=67108864 (64.0 MiB), -XX:+ReduceSignalUsage\n");
     said("native memory tracking (NMT) is on (summary)\n");
     said("sends a request only if it already listens: it runs with -Xrs");
