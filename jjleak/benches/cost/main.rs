@@ -13,6 +13,7 @@ mod java;
 mod machine;
 mod matrix;
 mod names;
+mod objects;
 mod options;
 mod own;
 mod page;
@@ -43,7 +44,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -55,6 +56,7 @@ const PARTS: [Part; 13] = [
     Part { name: "names", measure: names::measure },
     Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
+    Part { name: "objects", measure: objects::measure },
     Part { name: "daemon", measure: daemon::measure },
     Part { name: "own", measure: own::measure },
 ];

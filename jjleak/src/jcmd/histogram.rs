@@ -38,7 +38,7 @@ pub fn class_histogram(process: &Process, access: Access) -> Result<ClassHistogr
     }
     let status = child.wait().map_err(|error| error.to_string())?;
     let answer = answer.map_err(|error| error.to_string())?;
-    if status.success() { parse(&answer) } else { Err(answer.trim().to_owned()) }
+    if status.success() { parse_histogram(&answer) } else { Err(answer.trim().to_owned()) }
 }
 
 /// All that the child says.
@@ -63,7 +63,7 @@ fn read(child: &mut Child, question: Question) -> io::Result<String> {
 }
 
 /// Reads lines such as `   1:        12345      1234567  [B (java.base@17.0.1)`.
-fn parse(answer: &str) -> Result<ClassHistogram, String> {
+pub fn parse_histogram(answer: &str) -> Result<ClassHistogram, String> {
     let mut histogram = ClassHistogram::new();
     for line in answer.lines() {
         let mut words = line.split_whitespace();
@@ -97,7 +97,7 @@ mod tests {
             1:           100           2400  [B (java.base@17.0.1)\n   \
             2:             7            168  Shop$Order\n   \
             3:             1             24  Shop$Order\nTotal           108           2592\n";
-        let histogram = parse(answer).unwrap();
+        let histogram = parse_histogram(answer).unwrap();
         assert_eq!(histogram["byte[]"], Held { objects: 100, bytes: 2400 });
         assert_eq!(histogram["Shop$Order"], Held { objects: 8, bytes: 192 });
         assert_eq!(histogram.len(), 2);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_no_histogram_is_an_error() {
-        assert!(parse("").unwrap_err().contains("no classes"));
-        assert!(parse("1: many 24 A").unwrap_err().contains("no class"));
+        assert!(parse_histogram("").unwrap_err().contains("no classes"));
+        assert!(parse_histogram("1: many 24 A").unwrap_err().contains("no class"));
     }
 }

@@ -15,7 +15,7 @@ mod request;
 mod signal;
 
 pub use child::{VERB, run};
-pub use histogram::{ClassHistogram, Held, class_histogram};
+pub use histogram::{ClassHistogram, Held, class_histogram, parse_histogram};
 pub use question::Question;
 pub use request::{Request, State};
 pub use signal::{Access, Unfit, access, access_of};

@@ -25,7 +25,7 @@ const CODE: u64 = 0x90;
 const PLACES: [u64; 5] = [1, 0x20, 0x21, 0x40, 0x100];
 
 /// Result for the unchanged JVM: one method is inlined into another, and the collector is generational ZGC.
-const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED) };
+const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED), threads: 2 };
 
 /// Extent to which the JVM could be read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,8 @@ struct Reached {
     methods: usize,
     /// Method by which references to frames of virtual threads are kept valid.
     barrier: Option<u32>,
+    /// Number of threads whose allocated bytes are known.
+    threads: usize,
 }
 
 struct Small {
@@ -152,6 +154,11 @@ fn exhaust(memory: &Shared) -> Reached {
     }
     let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return reached };
     let _ = jvm.lacks();
+    let _ = jvm.heap_layout();
+    reached.threads = jvm.allocated_by_threads().map_or(0, |threads| threads.len());
+    for class in memory.0.borrow().words.iter().step_by(16) {
+        let _ = jvm.class_name(*class, class.wrapping_add(8));
+    }
     reached.barrier = jvm.continuations().map(|known| known.barrier);
     let mut known = KnownMethods::default();
     for method in [METHODS, METHODS + METHOD_BYTES] {

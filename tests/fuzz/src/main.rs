@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 
 /// The targets. `cargo xtask fuzz` reads their names from this table.
-const TARGETS: [(&str, fn(&[u8])); 11] = [
+const TARGETS: [(&str, fn(&[u8])); 12] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
     ("row_cache", rows::cache),
@@ -31,6 +31,7 @@ const TARGETS: [(&str, fn(&[u8])); 11] = [
     ("heap_file", heap_file),
     ("arenas", arenas::arenas),
     ("jvm", jvm::structures),
+    ("class_histogram", class_histogram),
     ("symbol_protocol", symbols::protocol),
     ("symbols", symbols::symbols),
 ];
@@ -74,6 +75,14 @@ fn pprof(data: &[u8]) {
     jjleak::pprof::write(&reading.profile, &mut file).expect("what was read can be written");
     let again = jjleak::pprof::read(&file).expect("what was written can be read");
     assert_eq!(again.profile.live(), reading.profile.live());
+}
+
+/// Reads the answer of a JVM to the question for its class histogram.
+fn class_histogram(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(classes) = jjleak::jcmd::parse_histogram(&text) {
+        assert!(!classes.is_empty());
+    }
 }
 
 /// Reads a heap profile of an allocator, which can come from anywhere.

@@ -29,6 +29,9 @@ const THREADS: u64 = COLOURS + 0x100;
 /// Two threads, and the offsets of their colours.
 const EACH_THREAD: [u64; 2] = [HEAPS + 0x6000, HEAPS + 0x6800];
 const KEPT: u64 = 0x48;
+/// Offsets of a thread's counter of allocated bytes, and of its buffer.
+const ALLOCATED: u64 = 0x340;
+const BUFFER: u64 = 0x348;
 /// Offset of the thread pointer in the library's TLS block.
 const THREAD: u64 = 0x28;
 
@@ -68,6 +71,10 @@ fn whole() -> Image {
         ("ThreadsList", "_threads", "JavaThread**", 8),
         ("Thread", "_stack_base", "address", 0x330),
         ("Thread", "_stack_size", "size_t", 0x338),
+        ("Thread", "_allocated_bytes", "jlong", ALLOCATED),
+        ("Thread", "_tlab", "ThreadLocalAllocBuffer", BUFFER),
+        ("ThreadLocalAllocBuffer", "_start", "HeapWord*", 0),
+        ("ThreadLocalAllocBuffer", "_top", "HeapWord*", 8),
     ];
     let mut image = image_of(
         17,
@@ -145,6 +152,9 @@ fn colours(image: &mut Image) {
         for (offset, mask) in (0..).step_by(8).zip(masks) {
             image.word(thread + KEPT + offset, mask);
         }
+        image.word(thread + ALLOCATED, 5000);
+        image.word(thread + BUFFER, 0x10_0000);
+        image.word(thread + BUFFER + 8, 0x10_0100);
     }
     image.symbol(thread_local::MODULE, 3);
     image.symbols.insert(thread_local::START.to_owned(), 0);
@@ -205,6 +215,10 @@ fn the_jvm_that_is_fuzzed_is_whole() {
         (known.module, u64::from(known.thread), u64::from(known.thread_stale)),
         (48, THREAD, KEPT + 8)
     );
+    let allocated = jvm.allocated_by_threads().unwrap();
+    assert_eq!(allocated, EACH_THREAD.map(|thread| (thread, 5256)).into());
+    let layout = jvm.heap_layout().unwrap();
+    assert_eq!((u64::from(layout.allocated), u64::from(layout.buffer_top)), (ALLOCATED, BUFFER + 8));
     if env::var_os(WRITE).is_some() {
         fs::write(FILE, &text).unwrap();
     }
