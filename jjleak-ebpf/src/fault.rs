@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use jjleak_common::{
     counter::Counter,
-    fault::{Fault, Move, Record},
+    fault::{Fault, Move, RING_BYTES, Record},
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     current::Caller,
     maps::{PAGE_FAULTS, count},
     memory::{USER_SPACE_END, read_kernel},
+    ring::wakeup,
     stack,
     syscall::{self, Syscall},
 };
@@ -83,7 +84,7 @@ pub(crate) fn placed(chosen: u64, area: *const c_void) {
 
 #[inline(always)]
 fn send(caller: &Caller, record: &Record) {
-    if PAGE_FAULTS.output::<Record>(record, 0).is_err() {
+    if PAGE_FAULTS.output::<Record>(record, wakeup(&PAGE_FAULTS, RING_BYTES, false)).is_err() {
         count(caller.image.slot(), Counter::PageFaultLost);
     }
 }

@@ -4,7 +4,7 @@ use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
 use jjleak_common::{
     counter::Counter,
-    java_heap::{HeapLayout, Reason, Record, ThreadHeap},
+    java_heap::{HeapLayout, RING_BYTES, Reason, Record, ThreadHeap},
     sampling::WEIGHT_ONE,
 };
 
@@ -13,6 +13,7 @@ use crate::{
     maps::{JAVA_HEAPS, JAVA_OBJECTS, JAVA_THREADS},
     memory::read_user_word,
     registers::Hit,
+    ring::wakeup,
     sampling, stack,
 };
 
@@ -43,7 +44,7 @@ pub(crate) fn announce(hit: &Hit) {
         because: reason as u32,
         ..record
     };
-    if JAVA_OBJECTS.output::<Record>(&record, 0).is_err() {
+    if JAVA_OBJECTS.output::<Record>(&record, wakeup(&JAVA_OBJECTS, RING_BYTES, false)).is_err() {
         armed.count(Counter::JavaObjectLost);
     }
 }

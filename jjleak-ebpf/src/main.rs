@@ -68,6 +68,8 @@ mod registers;
 #[cfg(target_arch = "bpf")]
 mod replacement;
 #[cfg(target_arch = "bpf")]
+mod ring;
+#[cfg(target_arch = "bpf")]
 mod sampling;
 #[cfg(target_arch = "bpf")]
 mod stack;

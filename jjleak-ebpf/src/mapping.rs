@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
-    mapping::{Call, Event, MAP_FIXED, MappingKinds, flag},
+    mapping::{Call, Event, MAP_FIXED, MappingKinds, RING_BYTES, flag},
     stack::lost_row,
 };
 
@@ -12,6 +12,7 @@ use crate::{
     constants::setting,
     current::{self, Caller},
     maps::{MAPPING_EVENTS, count},
+    ring::wakeup,
     stack,
     syscall::{self, Syscall, UserRegisters},
 };
@@ -103,7 +104,7 @@ fn report(caller: &Caller, call: Call, arguments: [u64; 5], result: i64, stack: 
         flags,
         reserved: 0,
     };
-    if MAPPING_EVENTS.output::<Event>(&event, 0).is_err() {
+    if MAPPING_EVENTS.output::<Event>(&event, wakeup(&MAPPING_EVENTS, RING_BYTES, false)).is_err() {
         count(caller.image.slot(), Counter::MappingEventLost);
     }
 }

@@ -5,7 +5,6 @@ use core::{
     slice,
 };
 
-use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use jjleak_common::{
     counter::Counter,
     process::ImageId,
@@ -19,6 +18,7 @@ use super::{Captured, Claimed, Scratch, unfinished};
 use crate::{
     maps::{FRAMES, STACK_USAGE, STACKS, count, frame_bytes, stack_rows_log2},
     memory::{add, fetch_add, swap_if},
+    ring::wakeup,
     threads,
 };
 
@@ -139,10 +139,9 @@ unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId, is_
         threads::describe(scratch.walk().thread, record);
         slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
     };
-    let waiting = FRAMES.query(BPF_RB_AVAIL_DATA as u64);
-    let is_urgent = is_urgent || scratch.walk().is_java != 0 || waiting > (frame_bytes() >> 2) as u64;
-    let wakeup = if is_urgent { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    if !can_send(image) || FRAMES.output::<[u8]>(record, wakeup as u64).is_err() {
+    let is_urgent = is_urgent || scratch.walk().is_java != 0;
+    let wakeup = wakeup(&FRAMES, frame_bytes(), is_urgent);
+    if !can_send(image) || FRAMES.output::<[u8]>(record, wakeup).is_err() {
         count(image.slot(), Counter::FrameStorageFull);
     } else if let Some(usage) = STACK_USAGE.get_ptr_mut(image.slot().0 as u32) {
         // SAFETY: points into a map value.

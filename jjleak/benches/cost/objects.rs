@@ -14,8 +14,8 @@ use crate::timings::{Figure, Timings};
 
 /// Seconds until the code is compiled, and of a measurement.
 const WARM_UP: &str = "5";
-const MEASURED: &str = "3";
-const TURNS: usize = 15;
+const MEASURED: &str = "1.5";
+const TURNS: usize = 40;
 const WANTED: f64 = 1.01;
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
