@@ -150,7 +150,7 @@ impl Attachment {
         if settings.kernel_log {
             kernel_log::forward(&mut ebpf);
         }
-        let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
+        let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes, settings.reserved)?;
         let tables = UnwindTables::new(&mut ebpf, settings.capacity.rows)?;
         Ok(Self { probes, ebpf, processes, tables, settings, survives: None })
     }

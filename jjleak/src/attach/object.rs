@@ -64,6 +64,8 @@ pub struct Settings {
     pub sizes: SizeFilter,
     /// Processes to account for besides the requested ones.
     pub following: Following,
+    /// Slots of the process table that the kernel side does not give to new processes.
+    pub reserved: u32,
     /// Mappings to trace, for [`super::Attachment::mapping_events`]; none by default.
     pub mappings: Option<MappingKinds>,
     /// True to report page faults, for [`super::Attachment::page_faults`].
@@ -94,6 +96,7 @@ impl Settings {
             programs,
             sizes: SizeFilter::default(),
             following: Following::Nobody,
+            reserved: 0,
             mappings: None,
             faults: false,
             sampling: Sampling::Off,

@@ -25,6 +25,8 @@ pub struct ProcessTable {
     rows: Rc<Mapped<ProcessRow>>,
     tracked: HashMap<MapData, u32, u32>,
     free: Queue<MapData, u32>,
+    /// Slots that the kernel side does not get.
+    reserved: Vec<ProcessSlot>,
 }
 
 /// View of the process table that distinguishes current program images from old ones.
@@ -113,8 +115,9 @@ impl Tracked {
 }
 
 impl ProcessTable {
-    /// Takes the table from a loaded object, with slots for `max_processes`.
-    pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32) -> Result<Self, Error> {
+    /// Takes the table from a loaded object, with slots for `max_processes`. The kernel side, which may add processes at once, does not get
+    /// the first `reserved`.
+    pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32, reserved: u32) -> Result<Self, Error> {
         let mut take = |name| ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name });
         let tracked = HashMap::try_from(take(names::TRACKED)?).map_err(Error::table)?;
         let mut free = Queue::try_from(take(names::FREE_SLOTS)?).map_err(Error::table)?;
@@ -122,10 +125,19 @@ impl ProcessTable {
         let rows = ebpf.map(names::PROCESSES);
         let rows = rows.ok_or(Error::ObjectLacks { what: "map", name: names::PROCESSES })?;
         let rows = Rc::new(Mapped::writable(rows)?);
-        for slot in 0..max_processes.min(MAX_PROCESSES) {
+        let max_processes = max_processes.min(MAX_PROCESSES);
+        let reserved = reserved.min(max_processes);
+        for slot in reserved..max_processes {
             free.push(slot, 0).map_err(Error::table)?;
         }
-        Ok(Self { rows, tracked, free })
+        let reserved =
+            (0..reserved).map(|slot| ProcessSlot(u16::try_from(slot).unwrap_or_default())).collect();
+        Ok(Self { rows, tracked, free, reserved })
+    }
+
+    /// Takes the reserved slots.
+    pub fn take_reserved(&mut self) -> Vec<ProcessSlot> {
+        std::mem::take(&mut self.reserved)
     }
 
     /// Reserves a slot for a running process; `None` if none is free.

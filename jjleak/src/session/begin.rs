@@ -64,7 +64,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         Target::Named(_) | Target::Everything => {
             observer.open(None)?;
             let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &[])?;
-            watch.begin_attaching();
+            watch.begin_attaching()?;
             watch
         }
     };

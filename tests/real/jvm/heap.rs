@@ -1,6 +1,6 @@
 //! `jjleak heap`: bytes by class equal the program's own ledger within their errors, with every JDK and collector that is installed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use jjleak::render::json::Document;
 
-use crate::support::java::{COLLECTORS, Java, Jdk, classes, jdks};
+use crate::support::java::{COLLECTORS, Java, Jdk, classes, java_frames, jdks};
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::process::Process;
 
@@ -221,4 +221,37 @@ fn a_library_without_symbols_is_refused_and_lost_in_a_launched_process() {
         ["heap", "--strict", "--format", "json", "600", "1", "--", java.to_str().unwrap(), "-version"];
     let ended = Ended::of(launched);
     ended.assert_failed(5, "unfollowed_allocator", "see the report for what each loss means");
+}
+
+/// Number of rounds: enough that the callers are compiled, and inlined into each other.
+const ROUNDS: u32 = 1500;
+
+#[test]
+fn call_paths_are_those_that_the_jvm_walks_itself() {
+    for jdk in jdks().into_iter().filter(|jdk| jdk.release != "8") {
+        for options in [&["-Xmx256m"][..], &["-Xmx256m", "-XX:TieredStopAtLevel=1"], &["-Xmx256m", "-Xint"]] {
+            let what = format!("JDK {} {options:?}", jdk.release);
+            let mut java = Java::start_walked(&jdk.java(), options);
+            let pid = java.pid().to_string();
+            let jjleak = Jjleak::attached(["heap", "-p", &pid, "--format", "json", "600", "1"]);
+            let walked: BTreeSet<_> = java.ask(&ROUNDS.to_string()).into_iter().collect();
+            let document = jjleak.interrupt().assert_done().report();
+
+            let arrays = document.stacks.iter().filter(|stack| {
+                stack.frames[0].symbol == "byte[]" && stack.frames[1].symbol.starts_with("Walked")
+            });
+            // StackWalker leaves out the classes that the JVM makes for lambda expressions.
+            let shown = |frame: &String| !frame.contains("$$Lambda");
+            let said: BTreeSet<_> = arrays
+                .map(|stack| java_frames(stack).into_iter().filter(shown).collect::<Vec<_>>().join(" "))
+                .collect();
+            assert!(walked.len() >= 10, "{what}: {walked:#?}");
+            let (missed, invented): (Vec<_>, Vec<_>) =
+                (walked.difference(&said).collect(), said.difference(&walked).collect());
+            assert!(
+                missed.is_empty() && invented.is_empty(),
+                "{what}: {missed:#?} are missed, {invented:#?} invented"
+            );
+        }
+    }
 }

@@ -87,6 +87,11 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).args(["Kept", way]))
     }
 
+    /// Starts the program that says from which callers it allocates.
+    pub(crate) fn start_walked(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Walked"))
+    }
+
     /// Starts the program whose virtual threads wait and compute in turns.
     pub(crate) fn start_turns(java: &Path, options: &[&str]) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))
@@ -280,8 +285,19 @@ pub(crate) fn classes() -> &'static Path {
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
             .args(
-                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways", "Memory", "HeapClasses", "Kept"]
-                    .map(|name| fixtures.join(name).with_extension("java")),
+                [
+                    "Compile",
+                    "Leak",
+                    "LeakUnsafe",
+                    "Pace",
+                    "Turns",
+                    "Ways",
+                    "Memory",
+                    "HeapClasses",
+                    "Kept",
+                    "Walked",
+                ]
+                .map(|name| fixtures.join(name).with_extension("java")),
             )
             .output()
             .unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Cost, Profile, SourceKind};
+use crate::profile::{Cost, Profile, SourceKind, Totals};
 use crate::render::{duration, estimated_from, headline, leaks, objects_in_short};
 
 /// ID of a profile: the time at which it was taken, in milliseconds since 1970, and the PID, as `digits-digits`.
@@ -162,7 +162,9 @@ impl Entry {
     /// Summarizes a profile.
     #[must_use]
     pub fn of(id: Id, profile: &Profile, why: &str) -> Self {
-        let live = profile.live();
+        // Of a Java heap, it is known what was allocated.
+        let is_live = profile.coverage.source != SourceKind::JavaHeap;
+        let live = if is_live { profile.live() } else { Totals::default() };
         let leaks = if profile.is_judged() { leaks(profile) } else { Vec::new() };
         let lost = profile.lost.iter().filter(|(_, count)| **count > 0);
         let lost: BTreeMap<_, _> = lost.map(|(name, count)| (name.clone(), *count)).collect();

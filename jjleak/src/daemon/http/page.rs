@@ -10,7 +10,7 @@ use super::Served;
 use super::profiles::{blocking, error_response, internal_error, parse};
 use super::view::{FindingView, HeapView, ProcessView, processes};
 use crate::daemon::history::{Entry, Error, History};
-use crate::profile::Rate;
+use crate::profile::{Rate, SourceKind};
 use crate::render::{humane_bytes, pace, percent, printable};
 
 /// Maximum number of series on the page; the API has all.
@@ -246,7 +246,12 @@ fn kept(entry: &Entry, count: Option<usize>) -> Markup {
                 @if let Some(count) = count { br; small { (snapshots_of(entry, count)) } }
             }
             td { b { (printable(&entry.comm)) } " " small.one { "pid " (entry.pid) } }
-            td.n { @if entry.estimate.is_some() { "about " } (bytes(entry.live_bytes)) }
+            td.n {
+                @if entry.source() != SourceKind::JavaHeap {
+                    @if entry.estimate.is_some() { "about " }
+                    (bytes(entry.live_bytes))
+                }
+            }
             td { (printable(&entry.why)) }
             td class=[(!entry.leaking.is_empty()).then_some("bad")] {
                 (printable(&entry.verdict))

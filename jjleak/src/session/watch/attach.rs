@@ -86,12 +86,22 @@ impl Watch {
     }
 
     /// Lists all running processes that are wanted, for [`Self::attach_some`].
-    pub(in crate::session) fn begin_attaching(&mut self) {
+    pub(in crate::session) fn begin_attaching(&mut self) -> Result<(), Error> {
         self.attach_to_own_allocators();
         let mut running: Vec<_> = self.lifecycle.wanted.running().collect();
         // Those that run for long come first: they take the reserved slots.
         running.sort_by_key(|process| process.start_time);
         self.lifecycle.to_attach = running.into();
+        self.release_reserved()
+    }
+
+    /// Releases the slots that are left once all processes have been attached to.
+    fn release_reserved(&mut self) -> Result<(), Error> {
+        if !self.has_to_attach() {
+            let mut unused = self.lifecycle.reserved.drain(..);
+            unused.try_for_each(|slot| self.attachment.processes_mut().release(slot))?;
+        }
+        Ok(())
     }
 
     /// Returns true if there are processes left to attach to.
@@ -111,11 +121,7 @@ impl Watch {
                 self.attach_if_it_runs(process.pid);
             }
         }
-        if !self.has_to_attach() {
-            let mut unused = self.lifecycle.reserved.drain(..);
-            unused.try_for_each(|slot| self.attachment.processes_mut().release(slot))?;
-        }
-        Ok(())
+        self.release_reserved()
     }
 
     fn attach_if_it_runs(&mut self, pid: Pid) {

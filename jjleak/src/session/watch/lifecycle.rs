@@ -7,11 +7,20 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::earlier_runs::Program;
 use super::ended::Dead;
-use crate::attach::{self, Attachment, BegunProgram, Following, Settings};
+use crate::attach::{BegunProgram, Following, Settings};
 use crate::processes::{Process, Wanted};
 
 /// Inverse of the part of the process table that is left for new processes while jjleak attaches to running ones.
-const LEFT_FOR_NEW: usize = 4;
+const LEFT_FOR_NEW: u32 = 4;
+
+/// Number of slots to reserve for the wanted processes that run now, if new ones can fill the table while jjleak attaches.
+pub(super) fn to_reserve(wanted: &Wanted, settings: &Settings) -> u32 {
+    if settings.following != Following::Everyone {
+        return 0;
+    }
+    let most = settings.capacity.processes - settings.capacity.processes / LEFT_FOR_NEW;
+    u32::try_from(wanted.running().count()).unwrap_or(u32::MAX).min(most)
+}
 
 /// The processes that come and go.
 pub(super) struct Lifecycle {
@@ -35,30 +44,18 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Reserves slots for the wanted processes that run now if new ones can fill the table. Nothing may be attached yet.
-    pub(super) fn new(
-        wanted: Wanted,
-        settings: &Settings,
-        attachment: &mut Attachment,
-    ) -> Result<Self, attach::Error> {
-        let max_processes = settings.capacity.processes as usize;
-        let mut reserved = Vec::new();
-        if settings.following == Following::Everyone {
-            let most = max_processes - max_processes / LEFT_FOR_NEW;
-            for _ in 0..wanted.running().count().min(most) {
-                reserved.extend(attachment.processes_mut().reserve()?);
-            }
-        }
-        Ok(Self {
+    /// `reserved` are slots for the processes that run now.
+    pub(super) fn new(wanted: Wanted, settings: &Settings, reserved: Vec<ProcessSlot>) -> Self {
+        Self {
             wanted,
             following: settings.following,
-            max_processes,
+            max_processes: settings.capacity.processes as usize,
             to_attach: VecDeque::new(),
             reserved,
             dead: Dead::default(),
             begun: Vec::new(),
             started: None,
             endings: unbounded_channel(),
-        })
+        }
     }
 }

@@ -57,7 +57,7 @@ use accounting::Accounting;
 use code::cache_folder;
 use ended::Dead;
 use files::Files;
-use lifecycle::Lifecycle;
+use lifecycle::{Lifecycle, to_reserve};
 use process::Watched;
 use search_ahead::SearchAhead;
 use stacks::Stacks;
@@ -98,8 +98,9 @@ impl Watch {
     ) -> Result<Self, Error> {
         let (cache, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = SearchAhead::begin(pids, &choice, cache.as_ref());
+        let settings = Settings { reserved: to_reserve(&wanted, &settings), ..settings };
         let mut attachment = Attachment::load(settings)?;
-        let lifecycle = Lifecycle::new(wanted, &settings, &mut attachment)?;
+        let lifecycle = Lifecycle::new(wanted, &settings, attachment.processes_mut().take_reserved());
         let files = Files::new(choice, ahead, cache.clone());
         // Probes of a file apply to every process that runs its code, including those with a system call filter.
         if settings.following != Following::Nobody {
