@@ -5,8 +5,8 @@ use aya_ebpf::{
     maps::RingBuf,
 };
 
-/// Flags for another record in a ring buffer of this size. The user side is woken when a quarter of it waits, or at once if it `is_urgent`: to
-/// wake it for each record takes the target longer than all else.
+/// Flags for another record in a ring buffer of this size. The user side is woken when a quarter of the buffer waits, or at once if the record
+/// `is_urgent`. Waking it for each record would cost the target several times as much as the record.
 #[inline(always)]
 pub(crate) fn wakeup(ring: &RingBuf, bytes: u32, is_urgent: bool) -> u64 {
     let is_urgent = is_urgent || ring.query(BPF_RB_AVAIL_DATA as u64) > (bytes >> 2) as u64;

@@ -2,15 +2,15 @@
 //!
 //! The same process is measured with and without, in turns: two processes differ by more than either costs.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use crate::Result;
 use crate::options::Options;
 use crate::report::{Fact, Section};
-use crate::subjects::{Environment, Talker, own, scratch};
+use crate::subjects::{Environment, Talker, java_classes};
 use crate::timings::{Figure, Timings};
+use crate::tools::Jjleak;
 
 /// Seconds until the code is compiled, and of a measurement.
 const WARM_UP: &str = "5";
@@ -20,18 +20,9 @@ const WANTED: f64 = 1.01;
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
     let turns = options.choose(TURNS, 1);
-    let folder = scratch("bench-objects");
-    fs::create_dir_all(&folder)?;
-    let javac = Command::new("javac")
-        .args(["-nowarn", "-d"])
-        .arg(&folder)
-        .arg(own("subjects/Objects.java"))
-        .output()?;
-    if !javac.status.success() {
-        return Err(String::from_utf8_lossy(&javac.stderr).into_owned().into());
-    }
-    let (jjleak, alone) = compared(turns, Follower::start)?;
-    let (jfr, _) = compared(turns, Recording::start)?;
+    let classes = java_classes("Objects")?;
+    let (jjleak, alone) = compared(&classes, turns, |pid| Jjleak::run(&["heap"], pid, &[]))?;
+    let (jfr, _) = compared(&classes, turns, Recording::start)?;
     let alone = Timings(alone).figure().map(|figure| Figure { median: figure.median * 1000., ..figure });
     let ratio = |name: &str, ratios| Fact::new(name, "", Timings(ratios).figure());
     Ok(Section {
@@ -49,16 +40,20 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
 }
 
 /// Ratios of the time with something to that without, and the times without.
-fn compared<T>(turns: usize, begin: impl Fn(u32) -> Result<T>) -> Result<(Vec<f64>, Vec<f64>)> {
+fn compared<T>(
+    classes: &Path,
+    turns: usize,
+    begin: impl Fn(u32) -> Result<T>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let mut java = Command::new("java");
-    java.args(["-Xmx512m", "-XX:+UseG1GC", "-cp"]).arg(scratch("bench-objects")).arg("Objects");
+    java.args(["-Xmx512m", "-XX:+UseG1GC", "-cp"]).arg(classes).arg("Objects");
     let mut program = Talker::start(&mut java, &Environment::new())?;
     program.ask(WARM_UP)?;
     let (mut ratios, mut alone) = (Vec::new(), Vec::new());
     for _ in 0..turns {
         let without = program.ask(MEASURED)?;
         let running = begin(program.pid())?;
-        // What it does at the beginning is not of interest.
+        // The start of either costs more, once.
         program.ask("0.5")?;
         let with = program.ask(MEASURED)?;
         drop(running);
@@ -66,35 +61,6 @@ fn compared<T>(turns: usize, begin: impl Fn(u32) -> Result<T>) -> Result<(Vec<f6
         alone.push(without);
     }
     Ok((ratios, alone))
-}
-
-/// `jjleak heap` on a process.
-struct Follower(Child);
-
-impl Follower {
-    fn start(pid: u32) -> Result<Self> {
-        let mut jjleak = Command::new(env!("CARGO_BIN_EXE_jjleak"))
-            .args(["heap", "-p", &pid.to_string(), "3600"])
-            // It writes a flame graph.
-            .current_dir(env!("CARGO_TARGET_TMPDIR"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut lines = BufReader::new(jjleak.stderr.take().ok_or("no stderr")?).lines();
-        while !lines.next().ok_or("jjleak did not attach")??.contains("attached to") {}
-        // A full pipe would block it.
-        std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self(jjleak))
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // Ends it with its last report; it may have exited already.
-        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
-        let _ = self.0.wait();
-    }
 }
 
 /// A recording of JFR in a process.

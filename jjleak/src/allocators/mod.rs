@@ -20,7 +20,8 @@ mod test_elf;
 
 pub use exits::Unproven;
 pub use named::{
-    FIRST_WITH_THREAD, JAVA_HEAP, NamedAllocator, NamedFunction, Place, TableError, is_file, java_heap_sites,
+    JAVA_HEAP, NamedAllocator, NamedFunction, OLDEST_JDK_WITH_HEAP, Place, TableError, is_file,
+    java_heap_sites,
 };
 pub use site::{Placement, ProbePoint, ProbeSite, Role, Stepping};
 

@@ -135,18 +135,24 @@ impl ProcessTable {
         Ok(Self { rows, tracked, free, reserved })
     }
 
-    /// Takes the reserved slots.
-    pub fn take_reserved(&mut self) -> Vec<ProcessSlot> {
-        std::mem::take(&mut self.reserved)
-    }
-
-    /// Reserves a slot for a running process; `None` if none is free.
+    /// Takes a slot for a running process; `None` if none is free.
     pub fn reserve(&mut self) -> Result<Option<ProcessSlot>, Error> {
+        if let Some(slot) = self.reserved.pop() {
+            return Ok(Some(slot));
+        }
         match self.free.pop(0) {
             Ok(slot) => Ok(Some(ProcessSlot(u16::try_from(slot).unwrap_or_default()))),
             Err(MapError::ElementNotFound) => Ok(None),
             Err(error) => Err(Error::table(error)),
         }
+    }
+
+    /// Gives the kernel side the slots that are still held back.
+    pub fn share_reserved(&mut self) -> Result<(), Error> {
+        self.reserved
+            .drain(..)
+            .try_for_each(|slot| self.free.push(u32::from(slot.0), 0))
+            .map_err(Error::table)
     }
 
     /// Assigns a reserved slot to a process. Nothing is counted before [`Self::arm`]. `None` if the kernel side has already added

@@ -351,6 +351,12 @@ impl Core {
         }
     }
 
+    /// Returns true if a process is there and another profile of it may begin.
+    fn may_profile(&mut self, pid: Pid, start_time: u64) -> bool {
+        let process = self.watcher.same(pid, start_time).map(|watched| watched.process.clone());
+        self.stuck.len() < MAX_STUCK && process.is_some_and(|process| !self.is_refused(&process))
+    }
+
     /// Returns true for a process of a user whose processes already hold as many hung threads as they may.
     fn is_refused(&self, process: &Process) -> bool {
         let of = |user: u32| self.stuck.iter().filter(|job| job.user == Some(user)).count();

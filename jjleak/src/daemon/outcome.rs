@@ -34,7 +34,7 @@ impl Outcome {
     pub(super) fn of(finding: &Finding, was_too_costly: bool, grows: bool) -> Self {
         let (is_warning, what) = match finding {
             // It was profiled because its Java heap grew.
-            Finding { source: SourceKind::JavaHeap, .. } => (true, "has a Java heap that grows"),
+            Finding { source: SourceKind::JavaHeap, .. } => (true, "has a Java heap that grew"),
             Finding { leaking: 1.., .. } => (true, "leaks"),
             Finding { judged: true, .. } if grows => {
                 (true, "grows, but was not found to leak what it allocates")

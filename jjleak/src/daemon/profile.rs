@@ -165,7 +165,7 @@ pub struct Run {
     pub outcome: Result<Option<Finding>, String>,
     /// True if it was stopped early because it cost more than allowed.
     pub is_too_costly: bool,
-    /// What the process runs: the main class or jar of a JVM, or the program.
+    /// The main class or jar of a JVM, or the program.
     pub runs: Option<String>,
     /// Growth while it was profiled, with its cause and the next step; `None` if it could not be read.
     pub growth: Option<Grown>,

@@ -114,7 +114,7 @@ impl Grown {
         self.findings.first().is_some_and(|worst| worst.cause.leads_to_java_heap())
     }
 
-    /// What has grown most, and the next step, which is `next` if given; `None` if nothing has grown.
+    /// The largest growth, with its cause and the next step, which is `next` if given; `None` if nothing has grown.
     #[must_use]
     pub fn in_words(&self, next: Option<&str>) -> Option<String> {
         let worst = self.findings.first().filter(|worst| worst.cause != Cause::None)?;

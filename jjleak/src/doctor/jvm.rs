@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::allocators::{FIRST_WITH_THREAD, java_heap_sites};
+use crate::allocators::{OLDEST_JDK_WITH_HEAP, java_heap_sites};
 use crate::file_content::{Content, LazyFile};
 use crate::jcmd::{self, Access, Question, Unfit};
 use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
@@ -22,7 +22,7 @@ pub struct ExaminedJvm {
     pub collector: &'static str,
     /// Source of the names of Java methods.
     pub names: Names,
-    /// Whether the objects of its Java heap can be followed.
+    /// Possibility of following the objects of its Java heap.
     pub heap: HeapProbes,
     /// Relevant flags with their values; true if a flag has been set explicitly.
     pub flags: Vec<(String, bool)>,
@@ -45,7 +45,7 @@ pub enum Names {
     Unreadable(String),
 }
 
-/// Whether `jjleak heap` can follow a JVM.
+/// Possibility of following a JVM with `jjleak heap`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeapProbes {
     /// The functions that announce objects have been found.
@@ -58,20 +58,15 @@ pub enum HeapProbes {
 
 impl HeapProbes {
     fn of(library: &Module, version: Option<u64>) -> Self {
-        if let Some(version @ 1..FIRST_WITH_THREAD) = version {
+        if let Some(version @ 1..OLDEST_JDK_WITH_HEAP) = version {
             return Self::TooOld(version);
         }
         let file = library.content();
         let elf = file.as_ref().map_or(Content::Memory(&[]), Content::from);
-        let is_found = |debug_file: Option<Content<'_>>| {
-            java_heap_sites(&library.path, elf, debug_file).is_ok_and(|found| !found.profiled.is_empty())
-        };
-        let is_in_debug_file = || {
-            let debug_file = library.find_debug_file(elf)?;
-            let debug_file = LazyFile::new(&debug_file).ok()?;
-            is_found(Some(Content::from(&debug_file))).then_some(())
-        };
-        if is_found(None) || is_in_debug_file().is_some() { Self::Found } else { Self::NoSymbols }
+        let debug_file = library.find_debug_file(elf);
+        let debug_file = debug_file.as_ref().and_then(|file| LazyFile::new(file).ok());
+        let found = java_heap_sites(&library.path, elf, debug_file.as_ref().map(Content::from));
+        if found.is_ok_and(|found| !found.profiled.is_empty()) { Self::Found } else { Self::NoSymbols }
     }
 }
 

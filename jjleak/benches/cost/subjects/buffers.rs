@@ -1,9 +1,8 @@
 //! A JVM that allocates direct buffers.
 
-use std::fs;
 use std::process::Command;
 
-use super::{Environment, Running, Subject, Talker, own, scratch};
+use super::{Environment, Running, Subject, Talker, java_classes, scratch};
 use crate::Result;
 use crate::options::Options;
 
@@ -16,16 +15,7 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub(crate) fn new(options: &Options) -> Result<Self> {
-        let folder = scratch("bench-buffers");
-        fs::create_dir_all(&folder)?;
-        let output = Command::new("javac")
-            .args(["-nowarn", "-d"])
-            .arg(&folder)
-            .arg(own("subjects/Buffers.java"))
-            .output()?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
-        }
+        java_classes("Buffers")?;
         Ok(Self { count: options.choose(150_000, 10_000) })
     }
 }

@@ -6,6 +6,7 @@ mod command;
 mod redis;
 mod sites;
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -108,6 +109,15 @@ pub(crate) fn own(path: &str) -> PathBuf {
 /// Path of a generated file.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Compiles a Java program of this benchmark. Returns the folder with its classes.
+pub(crate) fn java_classes(name: &str) -> Result<PathBuf> {
+    let folder = scratch(&format!("bench-{}", name.to_lowercase()));
+    fs::create_dir_all(&folder)?;
+    let source = own(&format!("subjects/{name}.java"));
+    let output = Command::new("javac").args(["-nowarn", "-d"]).arg(&folder).arg(source).output()?;
+    if output.status.success() { Ok(folder) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
 }
 
 /// Compiles a C program of this benchmark.

@@ -9,9 +9,15 @@ use crate::Result;
 pub(crate) struct Jjleak(Child);
 
 impl Jjleak {
-    /// Returns when it counts.
+    /// Counts allocations. Returns when it does.
     pub(crate) fn attach(pid: u32, options: &[&str]) -> Result<Self> {
+        Self::run(&[], pid, options)
+    }
+
+    /// The same with a subcommand.
+    pub(crate) fn run(command: &[&str], pid: u32, options: &[&str]) -> Result<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_jjleak"))
+            .args(command)
             .args(["-p", &pid.to_string(), "--out", "/dev/null", "--format", "json"])
             .args(options)
             .arg("3600")

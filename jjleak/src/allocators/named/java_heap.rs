@@ -32,8 +32,8 @@ const IN_BUFFER: Signature = Signature {
 /// `send_allocation_outside_tlab(Klass*, HeapWord*, size_t size, Thread*)`.
 const OUTSIDE: Signature = Signature { extra: None, size: Some(ARG2), count: Some(ARG3), ..IN_BUFFER };
 
-/// The first release whose functions name the thread.
-pub const FIRST_WITH_THREAD: u64 = 11;
+/// Oldest JDK whose functions say which thread allocates.
+pub const OLDEST_JDK_WITH_HEAP: u64 = 11;
 
 /// Finds the functions of a Java heap in a file with this path and content, if it is a JVM's library, with the help of its debug file.
 pub fn java_heap_sites(

@@ -6,7 +6,7 @@
 mod java_heap;
 mod table;
 
-pub use java_heap::{FIRST_WITH_THREAD, JAVA_HEAP, java_heap_sites};
+pub use java_heap::{JAVA_HEAP, OLDEST_JDK_WITH_HEAP, java_heap_sites};
 pub use table::TableError;
 
 use std::path::{Path, PathBuf};

@@ -107,7 +107,7 @@ pub struct Profiling {
     pub sample_bytes: Size<0, { 1 << 30 }>,
     /// Maximum overhead as a share of the process's own CPU time.
     pub max_overhead: OverheadLimit,
-    /// Whether the objects of a Java heap that grows are followed afterwards, for as long again.
+    /// True to follow the objects of a Java heap that grows afterwards, for as long again.
     pub java_heap: bool,
     /// Minimum back-off after a profile; doubles each time.
     pub back_off: Span<1, { 365 * DAY }>,

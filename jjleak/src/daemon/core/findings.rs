@@ -68,7 +68,8 @@ impl Core {
         let leads_to_heap = source == SourceKind::Malloc
             && self.config.profile.java_heap
             && !self.is_ending
-            && growth.as_ref().is_some_and(Grown::leads_to_java_heap);
+            && growth.as_ref().is_some_and(Grown::leads_to_java_heap)
+            && self.may_profile(pid, start_time);
         let histogram = format!("to do: jjleak heap -p {pid} --histogram");
         let next = if leads_to_heap {
             Some("its Java heap is profiled next")
@@ -96,7 +97,8 @@ impl Core {
         let of = if source == SourceKind::JavaHeap { "the Java heap of " } else { "" };
         match outcome {
             Err(error) => {
-                self.profiles_failed += 1;
+                // Some JVMs, such as those of JDK 8, never allow that: it is no failure to be alerted of.
+                self.profiles_failed += u64::from(source == SourceKind::Malloc);
                 tracing::warn!("cannot profile {of}{name}: {error}");
             }
             Ok(None) => tracing::info!("{of}{name}: no profile was taken"),

@@ -162,7 +162,7 @@ impl Entry {
     /// Summarizes a profile.
     #[must_use]
     pub fn of(id: Id, profile: &Profile, why: &str) -> Self {
-        // Of a Java heap, it is known what was allocated.
+        // A profile of a Java heap knows what was allocated, not what is live.
         let is_live = profile.coverage.source != SourceKind::JavaHeap;
         let live = if is_live { profile.live() } else { Totals::default() };
         let leaks = if profile.is_judged() { leaks(profile) } else { Vec::new() };

@@ -92,16 +92,15 @@ impl Watch {
         // Those that run for long come first: they take the reserved slots.
         running.sort_by_key(|process| process.start_time);
         self.lifecycle.to_attach = running.into();
-        self.release_reserved()
+        self.share_reserved()
     }
 
-    /// Releases the slots that are left once all processes have been attached to.
-    fn release_reserved(&mut self) -> Result<(), Error> {
-        if !self.has_to_attach() {
-            let mut unused = self.lifecycle.reserved.drain(..);
-            unused.try_for_each(|slot| self.attachment.processes_mut().release(slot))?;
+    /// Once all processes have been attached to, the slots that are left are for new ones.
+    fn share_reserved(&mut self) -> Result<(), Error> {
+        if self.has_to_attach() {
+            return Ok(());
         }
-        Ok(())
+        Ok(self.attachment.processes_mut().share_reserved()?)
     }
 
     /// Returns true if there are processes left to attach to.
@@ -121,7 +120,7 @@ impl Watch {
                 self.attach_if_it_runs(process.pid);
             }
         }
-        self.release_reserved()
+        self.share_reserved()
     }
 
     fn attach_if_it_runs(&mut self, pid: Pid) {
@@ -209,11 +208,7 @@ impl Watch {
     /// Reserves a slot for a process.
     fn enter(&mut self, process: Process, exit: ExitWatch) -> Result<Option<(ProcessSlot, Watched)>, Error> {
         let table = self.attachment.processes_mut();
-        let slot = match self.lifecycle.reserved.pop() {
-            Some(slot) => Some(slot),
-            None => table.reserve()?,
-        };
-        let Some(slot) = slot else {
+        let Some(slot) = table.reserve()? else {
             return Err(Error::TooManyProcesses(process.pid));
         };
         let Some(image) = table.assign(slot, process.pid)? else {

@@ -121,7 +121,7 @@ impl JavaHeap {
             CountedStack { row: objects.stack, of: objects.class, is_without_stack: false, used }
         };
         let mut stacks: Vec<_> = heap.objects().into_iter().map(stack).collect();
-        // With sampling, it is unknown what objects that were left out stand for.
+        // Sampling leaves out objects: the bytes that they stand for are unknown.
         let threads = threads.filter(|_| collector.counts_all());
         let allocated_bytes = threads.map_or(0, |threads| heap.not_sampled(&threads));
         if allocated_bytes > 0 {

@@ -13,7 +13,7 @@ use crate::processes::{Process, Wanted};
 /// Inverse of the part of the process table that is left for new processes while jjleak attaches to running ones.
 const LEFT_FOR_NEW: u32 = 4;
 
-/// Number of slots to reserve for the wanted processes that run now, if new ones can fill the table while jjleak attaches.
+/// Number of slots to hold back for the wanted processes that run now. Without them, processes that begin while jjleak attaches can fill the table.
 pub(super) fn to_reserve(wanted: &Wanted, settings: &Settings) -> u32 {
     if settings.following != Following::Everyone {
         return 0;
@@ -31,8 +31,6 @@ pub(super) struct Lifecycle {
     pub(super) max_processes: usize,
     /// Processes that ran before jjleak started, and are not attached to yet.
     pub(super) to_attach: VecDeque<Process>,
-    /// Slots for them: by the time that it is their turn, those that have begun since may fill the table.
-    pub(super) reserved: Vec<ProcessSlot>,
     /// Slots of processes that are gone.
     pub(super) dead: Dead,
     /// Started programs without a verdict yet.
@@ -44,14 +42,12 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// `reserved` are slots for the processes that run now.
-    pub(super) fn new(wanted: Wanted, settings: &Settings, reserved: Vec<ProcessSlot>) -> Self {
+    pub(super) fn new(wanted: Wanted, settings: &Settings) -> Self {
         Self {
             wanted,
             following: settings.following,
             max_processes: settings.capacity.processes as usize,
             to_attach: VecDeque::new(),
-            reserved,
             dead: Dead::default(),
             begun: Vec::new(),
             started: None,

@@ -100,7 +100,6 @@ impl Watch {
         let ahead = SearchAhead::begin(pids, &choice, cache.as_ref());
         let settings = Settings { reserved: to_reserve(&wanted, &settings), ..settings };
         let mut attachment = Attachment::load(settings)?;
-        let lifecycle = Lifecycle::new(wanted, &settings, attachment.processes_mut().take_reserved());
         let files = Files::new(choice, ahead, cache.clone());
         // Probes of a file apply to every process that runs its code, including those with a system call filter.
         if settings.following != Following::Nobody {
@@ -110,7 +109,7 @@ impl Watch {
             accounting: Accounting::new(&settings, coverage, &mut attachment)?,
             attachment,
             processes: BTreeMap::new(),
-            lifecycle,
+            lifecycle: Lifecycle::new(wanted, &settings),
             files,
             stacks: Stacks::new(cache, listing),
         })
@@ -203,7 +202,7 @@ impl Watch {
         self.name_new();
         self.ask_jvms();
         self.accounting.meter.tick(&self.attachment);
-        self.accounting.mappings.receive();
+        self.receive_memory();
         let images = self.attachment.processes().images();
         self.accounting.mappings.forget(&images);
         self.accounting.touched.forget(&images);

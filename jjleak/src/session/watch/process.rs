@@ -14,7 +14,7 @@ use super::earlier_runs::Program;
 use super::image_files::ImageFiles;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
-use crate::allocators::FIRST_WITH_THREAD;
+use crate::allocators::OLDEST_JDK_WITH_HEAP;
 use crate::attach::{Tracked, now_ns};
 use crate::cost::Spending;
 use crate::jvm::{self, Jvm};
@@ -263,7 +263,7 @@ impl Watched {
         let library = self.modules.iter().find(|(_, module)| jvm::has_name(module));
         let Some((_, library)) = library else { return NoJavaHeap::NoJvm(pid) };
         match self.jvm.jvm().map(Jvm::version) {
-            Some(version) if version < FIRST_WITH_THREAD => NoJavaHeap::Old { pid, version },
+            Some(version) if version < OLDEST_JDK_WITH_HEAP => NoJavaHeap::Old { pid, version },
             _ => NoJavaHeap::NoSymbols { pid, library: library.path.clone() },
         }
     }

@@ -212,6 +212,7 @@ fn a_java_heap_that_grows_is_profiled_next_and_leaves_the_finding_on_allocations
     assert_eq!(fixture.state(pid), "profiling");
 
     fixture.shared.begin(&fixture.profiler, &fixture.sender);
+    assert_eq!(fixture.shared.core().jobs.len(), 1, "its Java heap is not profiled");
     let second = next(&mut fixture);
     let said = logged(|| {
         let run = Run { growth: Some(java_heap_grown()), ..second };
@@ -219,10 +220,29 @@ fn a_java_heap_that_grows_is_profiled_next_and_leaves_the_finding_on_allocations
     });
 
     assert_eq!(*sources.lock().unwrap(), [SourceKind::Malloc, SourceKind::JavaHeap]);
-    assert!(said.contains("WARN") && said.contains("has a Java heap that grows: "), "{said}");
+    assert!(said.contains("WARN") && said.contains("has a Java heap that grew: "), "{said}");
     assert!(said.contains(" allocated in the Java heap in ") && said.contains("/report.html"), "{said}");
     assert_eq!(fixture.state(pid), "back_off");
     let core = fixture.shared.core();
     assert!(core.findings[&pid].leaking > 0 && core.heaps[&pid].verdict.contains("Java heap"));
     assert!(core.heaps_to_profile.is_empty(), "it is profiled again and again");
+}
+
+#[test]
+fn a_jvm_whose_heap_cannot_be_followed_is_no_failure_to_be_alerted_of() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.scan();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    for (source, failed) in [(SourceKind::JavaHeap, 0), (SourceKind::Malloc, 1)] {
+        let run = Run { source, ..run(pid, start_time, Err("it runs JDK 8".to_owned())) };
+        let said = logged(|| fixture.shared.core().handle(Message::Ended(run)));
+        assert!(said.contains("WARN") && said.contains("it runs JDK 8"), "{said}");
+        assert_eq!(
+            said.contains("cannot profile the Java heap of "),
+            source == SourceKind::JavaHeap,
+            "{said}"
+        );
+        assert_eq!(fixture.shared.core().profiles_failed, failed);
+    }
 }
