@@ -12,6 +12,8 @@ const OBJECTS: [(&str, &str); 2] =
 
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
+    // Functions that the self-test finds by name, in stripped binaries, too.
+    println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=jjleak_self_test_*");
     let out = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("cargo sets no OUT_DIR"))?;
     OBJECTS.iter().try_for_each(|(variable, name)| embed(variable, &Path::new(&out).join(name)))
 }

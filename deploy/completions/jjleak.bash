@@ -46,6 +46,9 @@ _jjleak() {
             jjleak,report)
                 cmd="jjleak__subcmd__report"
                 ;;
+            jjleak,self-test)
+                cmd="jjleak__subcmd__self__subcmd__test"
+                ;;
             jjleak,top)
                 cmd="jjleak__subcmd__top"
                 ;;
@@ -79,6 +82,9 @@ _jjleak() {
             jjleak__subcmd__help,report)
                 cmd="jjleak__subcmd__help__subcmd__report"
                 ;;
+            jjleak__subcmd__help,self-test)
+                cmd="jjleak__subcmd__help__subcmd__self__subcmd__test"
+                ;;
             jjleak__subcmd__help,top)
                 cmd="jjleak__subcmd__help__subcmd__top"
                 ;;
@@ -89,7 +95,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff memory growth heap doctor daemon completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --kernel-btf --help --version top report diff memory growth heap doctor daemon self-test completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -255,6 +261,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -263,12 +273,16 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__completions)
-            opts="-h --help bash elvish fish powershell zsh"
+            opts="-h --kernel-btf --help bash elvish fish powershell zsh"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -277,7 +291,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__daemon)
-            opts="-h --config --set --check-config --help"
+            opts="-h --config --set --check-config --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -291,6 +305,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -299,7 +317,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__diff)
-            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --functions --lines --files --addresses --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --help"
+            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --functions --lines --files --addresses --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -349,6 +367,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -357,7 +379,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__doctor)
-            opts="-p -h --pid --help"
+            opts="-p -h --pid --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -368,6 +390,10 @@ _jjleak() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kernel-btf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -379,7 +405,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__growth)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --help --version"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --kernel-btf --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -542,6 +568,10 @@ _jjleak() {
                     return 0
                     ;;
                 --baseline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kernel-btf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -553,7 +583,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__heap)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --histogram --help --version"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --histogram --kernel-btf --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -719,6 +749,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -727,7 +761,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help)
-            opts="top report diff memory growth heap doctor daemon completions manual help"
+            opts="top report diff memory growth heap doctor daemon self-test completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -880,6 +914,20 @@ _jjleak() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jjleak__subcmd__help__subcmd__self__subcmd__test)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jjleak__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -895,12 +943,16 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__manual)
-            opts="-h --help"
+            opts="-h --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -909,7 +961,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__memory)
-            opts="-p -n -h --pid --name --system-wide --diagnose --format --help"
+            opts="-p -n -h --pid --name --system-wide --diagnose --format --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -935,6 +987,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -W "text json html" -- "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -943,7 +999,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --latest --base --perf-map --sysroot --header --merge --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --help"
+            opts="-T -h --latest --base --perf-map --sysroot --header --merge --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1025,6 +1081,32 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jjleak__subcmd__self__subcmd__test)
+            opts="-h --format --kernel-btf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --kernel-btf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1033,7 +1115,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__top)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --sort --growth --heap --help --version"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --entry-and-return --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --threads --show-allocs --trace --max-live --max-stacks --frame-buffer --max-rows --settle --outstanding --verdicts --full --app --skip --report-sort --top --format --out --nodefraction --edgefraction --maxnodes --by --max-overhead --estimate --baseline --strict --verbose --sort --growth --heap --kernel-btf --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1200,6 +1282,10 @@ _jjleak() {
                     return 0
                     ;;
                 --sort)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kernel-btf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

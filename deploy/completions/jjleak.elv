@@ -58,6 +58,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --by 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]'
             cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates'
             cand --baseline 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Attach to every process, including processes that start later'
             cand --follow 'Follow child processes too, with separate figures for each'
             cand --entry-and-return 'Probe the C library''s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -88,6 +89,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand heap 'Show who allocates in Java heaps, by class and call path'
             cand doctor 'Report what a profile of a process on this host will show, and how to make it show more'
             cand daemon 'Watch processes, profile those that grow, and keep the profiles and findings'
+            cand self-test 'Check what works on this host, in a few seconds, with a profile of a program that leaks'
             cand completions 'Print a script for shell completion of jjleak''s arguments'
             cand manual 'Write man pages and completions for all shells into a folder, for packages'
             cand help 'Print this message or the help of the given subcommand(s)'
@@ -134,6 +136,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates'
             cand --baseline 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack'
             cand --sort 'Initial order of the rows: verdict, size (live bytes), count (live allocations), growth (since the previous snapshot), rate (of growth) or age (of the oldest live allocation)'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Attach to every process, including processes that start later'
             cand --follow 'Follow child processes too, with separate figures for each'
             cand --entry-and-return 'Probe the C library''s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -179,6 +182,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --format 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot'
             cand --out 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]'
             cand --by 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --merge 'Add up profiles, stack by stack, such as those of several instances of a service'
             cand --functions 'Distinguish frames by function only, without source lines'
             cand --lines 'Distinguish frames by source line'
@@ -204,6 +208,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --format 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot'
             cand --out 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]'
             cand --by 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --normalize 'Scale the figures of BEFORE as if both profiles had run for the same time'
             cand --ignore-lines 'Ignore line numbers when matching stacks, for different versions of a program'
             cand --functions 'Distinguish frames by function only, without source lines'
@@ -220,6 +225,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand -n 'Scan all processes whose name or executable''s path matches, as a table'
             cand --name 'Scan all processes whose name or executable''s path matches, as a table'
             cand --format 'Format; JSON has a document for each process and report, HTML a page for the last report'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Scan all processes, as a table'
             cand --diagnose 'After the last report, run the next step that it names, if that is a command of jjleak'
             cand -h 'Print help (see more with ''--help'')'
@@ -266,6 +272,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --by 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]'
             cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates'
             cand --baseline 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Attach to every process, including processes that start later'
             cand --follow 'Follow child processes too, with separate figures for each'
             cand --entry-and-return 'Probe the C library''s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -330,6 +337,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --by 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]'
             cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates'
             cand --baseline 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Attach to every process, including processes that start later'
             cand --follow 'Follow child processes too, with separate figures for each'
             cand --entry-and-return 'Probe the C library''s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -357,23 +365,33 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         &'jjleak;doctor'= {
             cand -p 'Process to examine; without it, only the host is examined'
             cand --pid 'Process to examine; without it, only the host is examined'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
         &'jjleak;daemon'= {
             cand --config 'Configuration file (TOML); if the default file does not exist, all keys have their defaults'
             cand --set 'Override a key of the configuration; can be given several times'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --check-config 'Check the configuration and exit'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'jjleak;self-test'= {
+            cand --format 'Form of the report'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'jjleak;completions'= {
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
         &'jjleak;manual'= {
-            cand -h 'Print help'
-            cand --help 'Print help'
+            cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
         }
         &'jjleak;help'= {
             cand top 'Show a live view of processes and call sites, refreshed every second'
@@ -384,6 +402,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand heap 'Show who allocates in Java heaps, by class and call path'
             cand doctor 'Report what a profile of a process on this host will show, and how to make it show more'
             cand daemon 'Watch processes, profile those that grow, and keep the profiles and findings'
+            cand self-test 'Check what works on this host, in a few seconds, with a profile of a program that leaks'
             cand completions 'Print a script for shell completion of jjleak''s arguments'
             cand manual 'Write man pages and completions for all shells into a folder, for packages'
             cand help 'Print this message or the help of the given subcommand(s)'
@@ -403,6 +422,8 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         &'jjleak;help;doctor'= {
         }
         &'jjleak;help;daemon'= {
+        }
+        &'jjleak;help;self-test'= {
         }
         &'jjleak;help;completions'= {
         }

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts full app= skip= sort= T/top= format= out= nodefraction= edgefraction= maxnodes= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts full app= skip= sort= T/top= format= out= nodefraction= edgefraction= maxnodes= by= max-overhead= estimate baseline= strict v/verbose kernel-btf= h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -56,6 +56,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l maxnodes -d 'Maximum numb
 complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
+complete -c jjleak -n "__fish_jjleak_needs_command" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, including processes that start later'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Follow child processes too, with separate figures for each'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -80,6 +81,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -a "growth" -d 'Show which s
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "heap" -d 'Show who allocates in Java heaps, by class and call path'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
+complete -c jjleak -n "__fish_jjleak_needs_command" -a "self-test" -d 'Check what works on this host, in a few seconds, with a profile of a program that leaks'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "manual" -d 'Write man pages and completions for all shells into a folder, for packages'
 complete -c jjleak -n "__fish_jjleak_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -116,6 +118,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'Values in f
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sort -d 'Initial order of the rows: verdict, size (live bytes), count (live allocations), growth (since the previous snapshot), rate (of growth) or age (of the oldest live allocation)' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l system-wide -d 'Attach to every process, including processes that start later'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l follow -d 'Follow child processes too, with separate figures for each'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -152,6 +155,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l maxnodes -d 'Ma
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l merge -d 'Add up profiles, stack by stack, such as those of several instances of a service'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l functions -d 'Distinguish frames by function only, without source lines'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l lines -d 'Distinguish frames by source line'
@@ -173,6 +177,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l maxnodes -d 'Maxi
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof, collapsed and dot' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l functions -d 'Distinguish frames by function only, without source lines'
@@ -186,6 +191,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s n -l name -d 'S
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l format -d 'Format; JSON has a document for each process and report, HTML a page for the last report' -r -f -a "text\t''
 json\t''
 html\t''"
+complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l system-wide -d 'Scan all processes, as a table'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -l diagnose -d 'After the last report, run the next step that it names, if that is a command of jjleak'
 complete -c jjleak -n "__fish_jjleak_using_subcommand memory" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -221,6 +227,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l maxnodes -d 'Ma
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l by -d 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l system-wide -d 'Attach to every process, including processes that start later'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l follow -d 'Follow child processes too, with separate figures for each'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -269,6 +276,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l maxnodes -d 'Maxi
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l by -d 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l system-wide -d 'Attach to every process, including processes that start later'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l follow -d 'Follow child processes too, with separate figures for each'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
@@ -287,21 +295,30 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l histogram -d 'Ask
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s V -l version -d 'Print version'
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s p -l pid -d 'Process to examine; without it, only the host is examined' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l config -d 'Configuration file (TOML); if the default file does not exist, all keys have their defaults' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l set -d 'Override a key of the configuration; can be given several times' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -l check-config -d 'Check the configuration and exit'
 complete -c jjleak -n "__fish_jjleak_using_subcommand daemon" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jjleak -n "__fish_jjleak_using_subcommand self-test" -l format -d 'Form of the report' -r -f -a "text\t''
+json\t''"
+complete -c jjleak -n "__fish_jjleak_using_subcommand self-test" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand self-test" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jjleak -n "__fish_jjleak_using_subcommand completions" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jjleak -n "__fish_jjleak_using_subcommand manual" -s h -l help -d 'Print help'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "top" -d 'Show a live view of processes and call sites, refreshed every second'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "report" -d 'Show saved profiles (pprof files) of jjleak or of another tool'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "diff" -d 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "memory" -d 'Show what the resident memory of a process is used for, and what grows'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "growth" -d 'Show which stacks make memory resident'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "heap" -d 'Show who allocates in Java heaps, by class and call path'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "manual" -d 'Write man pages and completions for all shells into a folder, for packages'
-complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon completions manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c jjleak -n "__fish_jjleak_using_subcommand manual" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand manual" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "top" -d 'Show a live view of processes and call sites, refreshed every second'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "report" -d 'Show saved profiles (pprof files) of jjleak or of another tool'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "diff" -d 'Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "memory" -d 'Show what the resident memory of a process is used for, and what grows'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "growth" -d 'Show which stacks make memory resident'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "heap" -d 'Show who allocates in Java heaps, by class and call path'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "doctor" -d 'Report what a profile of a process on this host will show, and how to make it show more'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "daemon" -d 'Watch processes, profile those that grow, and keep the profiles and findings'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "self-test" -d 'Check what works on this host, in a few seconds, with a profile of a program that leaks'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "completions" -d 'Print a script for shell completion of jjleak\'s arguments'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "manual" -d 'Write man pages and completions for all shells into a folder, for packages'
+complete -c jjleak -n "__fish_jjleak_using_subcommand help; and not __fish_seen_subcommand_from top report diff memory growth heap doctor daemon self-test completions manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

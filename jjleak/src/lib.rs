@@ -36,9 +36,11 @@
 //! | [`reports`] | what a run delivers | text and JSON at every interval, files at the end |
 //! | [`live`] | what a run delivers, and keys | a live view on a terminal |
 //! | [`daemon`] | the memory of processes, for weeks | suspects to profile, and a history served over HTTP |
+//! | [`self_test`] | this host | what works on it: features, privileges, an exact profile |
 //! | [`cli`] | arguments | plans of runs; exit codes and remedies |
 //!
-//! Stages cache files in a [`cache_folder`], and read files of a target through [`file_content`].
+//! Stages cache files in a [`cache_folder`], read files of a target through [`file_content`], and name packages of the
+//! [`distribution`].
 
 pub mod allocators;
 pub mod analyze;
@@ -49,6 +51,7 @@ pub mod collect;
 pub mod cost;
 pub mod daemon;
 pub mod diagnosis;
+pub mod distribution;
 pub mod doctor;
 mod error_chain;
 mod fast_map;
@@ -71,6 +74,7 @@ pub mod render;
 pub mod reports;
 pub mod residency;
 pub mod sample_windows;
+pub mod self_test;
 pub mod session;
 pub mod snapshot;
 pub mod store;

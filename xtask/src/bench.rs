@@ -22,7 +22,7 @@ const FILES: [&str; 2] = ["cost.md", "cost.json"];
 pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
     prerequisites::for_benchmarks()?;
     let programs = world::install_for_benchmarks()?;
-    let (object, measuring) = (build::object()?, build::measuring_object()?);
+    let (object, measuring) = (build::bpf_object()?, build::measuring_object()?);
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
     cargo.current_dir(workspace::root()).args([

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{announce, host_cargo, run},
+    object,
     toolchain::{TARGET, Toolchain},
     workspace,
 };
@@ -20,18 +21,20 @@ pub(crate) const OBJECT_VARIABLE: &str = "JJLEAK_BPF_OBJECT";
 pub(crate) const MEASURING_OBJECT_VARIABLE: &str = "JJLEAK_MEASURING_OBJECT";
 
 const BPF_PACKAGE: &str = "jjleak-ebpf";
+/// File name of what jjleak embeds.
+const BPF_OBJECT: &str = "jjleak.bpf.o";
 /// The workspace's profile for BPF programs.
 const BPF_PROFILE: &str = "bpf";
 
 /// `cargo xtask build`.
 pub(crate) fn build(debug: bool) -> Result<ExitCode> {
-    let program = program(&object()?, debug)?;
+    let program = program(&bpf_object()?, debug)?;
     println!("{}", program.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Builds the BPF object.
-pub(crate) fn object() -> Result<PathBuf> {
+pub(crate) fn bpf_object() -> Result<PathBuf> {
     object_with(&[], &bpf_target()?)
 }
 
@@ -48,7 +51,9 @@ fn object_with(features: &[&str], target: &Path) -> Result<PathBuf> {
     if !object.is_file() {
         bail!("the BPF build succeeded and left no object at {}", object.display());
     }
-    Ok(object)
+    let stripped = target.join(BPF_OBJECT);
+    object::strip(&object, &stripped)?;
+    Ok(stripped)
 }
 
 /// Lints the BPF programs with the `clippy` of a BPF toolchain.

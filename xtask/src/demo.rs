@@ -34,7 +34,7 @@ const SETTLE: [&str; 2] = ["--settle", "0.5"];
 
 /// `cargo xtask run` without arguments.
 pub(crate) fn demo() -> Result<ExitCode> {
-    let jjleak = build::program(&build::object()?, false)?;
+    let jjleak = build::program(&build::bpf_object()?, false)?;
     let folder = workspace::target()?.join("demo");
     let output = fresh_output_folder(&folder)?;
     let mut program = Leaking::start(&compile(&folder)?)?;

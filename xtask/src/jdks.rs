@@ -24,7 +24,7 @@ const RELEASES: [&str; 4] = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"];
 /// `cargo xtask jdks`.
 pub(crate) fn jdks() -> Result<ExitCode> {
     prerequisites::for_tests(true)?;
-    let object = build::object()?;
+    let object = build::bpf_object()?;
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
     cargo

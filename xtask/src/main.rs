@@ -16,7 +16,7 @@
 //! | [`pypi`] | packages of Python's index that contain them |
 //! | [`check`], [`imports`], [`licences`] | formatting, direction of imports, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
-//! | [`mod@package`] | the Debian package, and validation of all files in deploy/ |
+//! | [`mod@dist`] | a release: portable binary, packages, image, chart; validation of all files in deploy/ |
 //! | [`mod@world`] | third-party programs and their oracles |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled histories and programs |
 //! | [`mod@bench`] | benchmarks on the running kernel |
@@ -32,6 +32,7 @@ mod caps;
 mod check;
 mod command;
 mod demo;
+mod dist;
 mod fuzz;
 mod go;
 mod hostile;
@@ -40,7 +41,7 @@ mod jdks;
 mod ledger;
 mod licences;
 mod manual;
-mod package;
+mod object;
 mod prerequisites;
 mod pypi;
 mod run;
@@ -106,6 +107,8 @@ enum Verb {
         #[arg(long)]
         service: bool,
     },
+    /// Try the portable binary on all kernels of Debian's archive, in virtual machines, and write the table: half an hour
+    Kernels,
     /// Have a daemon profile processes that come and go, and fail if it takes more in the end than at first
     Soak {
         /// For how long
@@ -123,9 +126,9 @@ enum Verb {
         #[arg(long)]
         list: bool,
     },
-    /// Build the Debian package
-    Package {
-        /// Also install, upgrade and purge it in a copy of this system, and check everything in deploy/
+    /// Build a release: portable binary, packages, image, chart, checksums
+    Dist {
+        /// Also install, upgrade, run and remove everything in copies of this system and in other roots, and check deploy/
         #[arg(long)]
         check: bool,
     },
@@ -172,10 +175,11 @@ fn main() -> ExitCode {
         Verb::Hostile { old } => hostile::hostile(old.as_deref()),
         Verb::VmTest { service: false } => vm::test(),
         Verb::VmTest { service: true } => vm::service::test(),
+        Verb::Kernels => vm::kernels::test(),
         Verb::Soak { minutes } => soak::soak(minutes),
         Verb::Jdks => jdks::jdks(),
         Verb::World { only, list } => world::world(&only, list),
-        Verb::Package { check } => package::package(check),
+        Verb::Dist { check } => dist::dist(check),
         Verb::Fuzz { target, runs: Some(runs), .. } => {
             fuzz::fuzz(target.as_deref(), fuzz::Effort::Runs(runs))
         }

@@ -8,7 +8,7 @@ use crate::{build, sudo::Root};
 
 /// `cargo xtask run -- ARGS`: replaces itself with jjleak, which then has its own signals, terminal and exit code.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let program = build::program(&build::object()?, false)?;
+    let program = build::program(&build::bpf_object()?, false)?;
     let error = jjleak(&program)?.args(args).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }

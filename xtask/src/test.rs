@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    fuzz, go, jdks, package, prerequisites,
+    dist, fuzz, go, jdks, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace, world,
@@ -33,7 +33,7 @@ const USUAL_SEED: &str = "1";
 
 /// Runs the tests on the kernel whose names contain `filter`, with their output.
 pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) -> Result<()> {
-    let object = build::object()?;
+    let object = build::bpf_object()?;
     let root = Root::obtain(reason)?;
     let mut cargo = host_cargo();
     cargo
@@ -49,7 +49,7 @@ pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) 
 pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     prerequisites::for_tests(long)?;
     let world = world::install_for_tests()?;
-    let object = build::object()?;
+    let object = build::bpf_object()?;
     let skipped = SkippedFile::create()?;
     let mut cargo = host_cargo();
     cargo
@@ -87,7 +87,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
         let others = [
             ("vm-test", vm::test()),
             ("fuzz", fuzz::fuzz(None, fuzz::Effort::Runs(fuzz::RUNS))),
-            ("package --check", package::package(true)),
+            ("dist --check", dist::dist(true)),
             ("vm-test --service", vm::service::test()),
         ];
         for (name, outcome) in others {

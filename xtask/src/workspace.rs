@@ -24,6 +24,13 @@ pub(crate) fn target() -> Result<PathBuf> {
     Ok(metadata.target_directory.into_std_path_buf())
 }
 
+/// Folder with the sources of crates from registries.
+pub(crate) fn cargo_home() -> PathBuf {
+    let set = env::var_os("CARGO_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    set.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")))
+        .unwrap_or_else(|| "/root/.cargo".into())
+}
+
 /// Cache of downloads and long builds, shared by all workspaces of this user.
 pub(crate) fn cache() -> Result<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME")

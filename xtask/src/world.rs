@@ -38,7 +38,7 @@ pub(crate) fn world(only: &[String], list: bool) -> Result<ExitCode> {
     }
     let is_wanted = |program: &&Program| only.is_empty() || only.iter().any(|name| name == program.name);
     let cache = install(programs().filter(is_wanted))?;
-    let jjleak = build::program(&build::object()?, false)?;
+    let jjleak = build::program(&build::bpf_object()?, false)?;
     let names = if only.is_empty() { ALL.to_owned() } else { only.join("\n") };
     let variables = [(WORLD, names.as_str()), (CACHE, path(&cache)?), (BINARY, path(&jjleak)?)];
     test::on_kernel("every_program_of_the_world", &variables, "load jjleak's BPF programs")

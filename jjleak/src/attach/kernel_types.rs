@@ -1,10 +1,9 @@
 //! Field offsets in this kernel's structures, from its BTF (Documentation/bpf/btf.rst).
 
 use std::collections::HashMap;
-use std::{fs, io};
+use std::io;
 
-/// The kernel's BTF in sysfs.
-const SOURCE: &str = "/sys/kernel/btf/vmlinux";
+use super::kernel_btf;
 
 /// BTF of the running kernel, unparsed.
 pub(super) struct KernelTypes(Vec<u8>);
@@ -12,7 +11,7 @@ pub(super) struct KernelTypes(Vec<u8>);
 impl KernelTypes {
     /// Reads the BTF of the running kernel.
     pub(super) fn read() -> io::Result<Self> {
-        fs::read(SOURCE).map(Self)
+        kernel_btf::read().map(Self)
     }
 
     /// Parses the BTF; `None` if its format is unknown.
@@ -36,11 +35,11 @@ impl<'a> Structures<'a> {
         match types.as_ref().map(KernelTypes::parse) {
             Ok(Some(btf)) => Self::Known(btf),
             Ok(None) => {
-                tracing::info!("{SOURCE} has an unknown format");
+                tracing::info!("the kernel's type information (BTF) has an unknown format");
                 Self::Unfamiliar
             }
             Err(error) => {
-                tracing::info!(%error, "cannot read {SOURCE}");
+                tracing::info!(%error, "cannot read the kernel's type information (BTF)");
                 Self::Untold
             }
         }

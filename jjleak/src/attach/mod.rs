@@ -9,6 +9,7 @@ mod events;
 mod file_records;
 mod hints;
 mod hooks;
+pub mod kernel_btf;
 mod kernel_log;
 mod kernel_offsets;
 mod kernel_types;

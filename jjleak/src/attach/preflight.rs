@@ -10,6 +10,8 @@ use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 
+use super::kernel_btf;
+use crate::distribution::Distribution;
 use crate::processes::Pid;
 
 /// Capability numbers from linux/capability.h.
@@ -72,10 +74,10 @@ pub enum Missing {
     #[error("this kernel has no uprobes (/sys/bus/event_source/devices/uprobe is missing)")]
     Uprobes,
     /// The kernel has no `bpf_loop`.
-    #[error("this kernel's BPF has no bpf_loop helper")]
+    #[error("this kernel's BPF has no bpf_loop helper, which came with Linux 5.17")]
     BpfLoop,
     /// The kernel has no data per probe for BPF programs (`bpf_get_attach_cookie`).
-    #[error("this kernel's BPF has no bpf_get_attach_cookie helper")]
+    #[error("this kernel's BPF has no bpf_get_attach_cookie helper, which came with Linux 5.15")]
     AttachCookie,
     /// The kernel's task structure has an unknown layout.
     #[error(
@@ -96,7 +98,21 @@ pub enum Missing {
 impl Missing {
     /// Remedy for the user.
     #[must_use]
-    pub const fn remedy(self) -> &'static str {
+    pub fn remedy(self) -> String {
+        let general = self.general_remedy();
+        let newer_kernel = Distribution::this().newer_kernel();
+        match newer_kernel.filter(|_| self.is_of_old_kernel()) {
+            Some(newer_kernel) => format!("{general}; here: {newer_kernel}"),
+            None => general.to_owned(),
+        }
+    }
+
+    /// Returns true if a newer kernel has what is missing.
+    const fn is_of_old_kernel(self) -> bool {
+        matches!(self, Self::BpfLoop | Self::AttachCookie | Self::Btf)
+    }
+
+    const fn general_remedy(self) -> &'static str {
         match self {
             Self::BpfPrivilege | Self::PtracePrivilege | Self::ReadPrivilege | Self::MappedFilePrivilege => {
                 "run it with sudo; in a container, run it on the host or add CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
@@ -115,11 +131,16 @@ impl Missing {
             Self::PerfEventPrivilege => {
                 "run it with sudo; on Linux 6.10 or newer, this is only needed for processes whose main thread has ended"
             }
-            Self::Btf => "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)",
+            Self::Btf => {
+                "in a container, mount the host's /sys/kernel/btf, or name a file of this kernel with --kernel-btf; otherwise \
+                 boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)"
+            }
             Self::Uprobes => {
                 "boot a kernel built with CONFIG_UPROBE_EVENTS=y and mount sysfs on /sys (in a container: mount the host's)"
             }
-            Self::BpfLoop | Self::AttachCookie => "boot Linux 5.17 or newer",
+            Self::BpfLoop | Self::AttachCookie => {
+                "boot Linux 5.17 or newer, or a distribution's kernel with BPF of that version"
+            }
             Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
             Self::ForeignProc => {
                 "enter the PID namespace together with the mount namespace (nsenter -p -m), or mount proc(5) on /proc here"
@@ -275,7 +296,7 @@ const REQUIRED: [(&str, CheckFn); 7] = [
     ("/proc of jjleak's PID namespace", Host::check_proc),
     ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
     ("kernel type information (BTF)", |host| {
-        require(host.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)
+        require(kernel_btf::is_there(&host.sys.join("kernel/btf/vmlinux")), Missing::Btf)
     }),
     ("probes in user programs (uprobes)", |host| {
         require(host.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)

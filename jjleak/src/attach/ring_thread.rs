@@ -77,11 +77,14 @@ fn receive_until_end(ring: &OwnedFd, end: &EventFd, receive: &impl Fn() -> bool)
 fn hurry() {
     const LOWEST_REAL_TIME: nix::libc::c_int = 1;
     const NICE: nix::libc::c_int = -10;
-    let parameters = nix::libc::sched_param { sched_priority: LOWEST_REAL_TIME };
-    // SAFETY: the parameters are valid; 0 is the calling thread.
+    // SAFETY: the parameters are valid (musl has more of them, which are zero). Not sched_setscheduler(2), which musl refuses.
     unsafe {
-        if nix::libc::sched_setscheduler(0, nix::libc::SCHED_FIFO, &raw const parameters) != 0 {
-            let error = std::io::Error::last_os_error();
+        let mut parameters: nix::libc::sched_param = std::mem::zeroed();
+        parameters.sched_priority = LOWEST_REAL_TIME;
+        let this = nix::libc::pthread_self();
+        let error = nix::libc::pthread_setschedparam(this, nix::libc::SCHED_FIFO, &raw const parameters);
+        if error != 0 {
+            let error = std::io::Error::from_raw_os_error(error);
             tracing::debug!(%error, "no real-time priority: on a busy machine, frames of stacks and copies of stacks may be lost");
             nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, NICE);
         }

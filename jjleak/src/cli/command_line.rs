@@ -1,5 +1,7 @@
 //! The whole command line: profiling, which has no subcommand, and the subcommands.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use super::args::Args;
@@ -11,6 +13,7 @@ use super::heap::HeapArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
 use super::memory::MemoryArgs;
 use super::report::ReportArgs;
+use super::self_test::SelfTestArgs;
 use super::top_args::TopArgs;
 
 /// Names the call paths that leak memory in a running process.
@@ -32,6 +35,10 @@ pub(super) struct CommandLine {
 
     #[command(flatten)]
     pub(super) args: Args,
+
+    /// Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it
+    #[arg(long, value_name = "FILE", global = true, hide_short_help = true)]
+    pub(super) kernel_btf: Option<PathBuf>,
 }
 
 /// Commands that do not profile by themselves.
@@ -45,6 +52,7 @@ pub(super) enum Command {
     Heap(Box<HeapArgs>),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
+    SelfTest(SelfTestArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Manual(ManualArgs),

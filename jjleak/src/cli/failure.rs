@@ -38,7 +38,6 @@ impl Failure {
     }
 
     /// Remedy for the user.
-    #[cfg(test)]
     pub(super) fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -111,7 +110,7 @@ impl From<attach::Error> for Failure {
     fn from(error: attach::Error) -> Self {
         use attach::Error as E;
         let (code, remedy) = match &error {
-            E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
+            E::Preflight(missing) => return Self::new(PREFLIGHT, chain(&error), missing.remedy()),
             E::NestedNamespace(_) => {
                 (PREFLIGHT, "run jjleak on the host or in a container with the host's PIDs (--pid=host)")
             }

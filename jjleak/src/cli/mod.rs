@@ -21,6 +21,7 @@ mod output_args;
 mod plan;
 mod profile;
 mod report;
+mod self_test;
 mod signals;
 mod source_args;
 mod top;
@@ -37,9 +38,11 @@ use clap::Parser;
 use command_line::{Command, CommandLine};
 use failure::Failure;
 
+use crate::attach;
 use crate::jcmd;
 use crate::notices::Log;
 use crate::processes::opener;
+use crate::self_test as host_test;
 use crate::symbolize::child;
 
 /// Runs the command with the arguments of this process.
@@ -55,6 +58,10 @@ pub fn run() -> ExitCode {
     }
     if arguments.get(1).is_some_and(|word| word == opener::VERB) {
         return ExitCode::from(if opener::run() { failure::DONE } else { failure::OTHER });
+    }
+    if arguments.get(1).is_some_and(|word| word == host_test::VERB) {
+        host_test::run_program();
+        return ExitCode::from(failure::DONE);
     }
     opener::open_in_child(Path::new(child::OWN_PROGRAM));
     if hints::is_bare(&arguments) {
@@ -85,6 +92,9 @@ fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Runs the command.
 fn run_with(command_line: CommandLine) -> Result<(), Failure> {
+    if let Some(path) = &command_line.kernel_btf {
+        use_kernel_btf(path)?;
+    }
     if let Some(Command::Daemon(args)) = &command_line.command {
         // The daemon sets up logging from its configuration.
         return daemon::serve(args);
@@ -103,6 +113,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         Some(Command::Growth(args)) => growth::follow(&args),
         Some(Command::Heap(args)) => heap::follow(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::SelfTest(args)) => self_test::test(&args),
         Some(Command::Completions(args)) => {
             manual::completions(&args);
             Ok(())
@@ -112,6 +123,15 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         Some(Command::Report(args)) => report::report(&args),
         Some(Command::Daemon(args)) => daemon::serve(&args),
     }
+}
+
+fn use_kernel_btf(path: &Path) -> Result<(), Failure> {
+    std::fs::File::open(path).map_err(|error| {
+        let what = format!("--kernel-btf: cannot read {}: {error}", path.display());
+        Failure::new(failure::USAGE, what, "name a file with the type information of the running kernel")
+    })?;
+    attach::kernel_btf::use_file(path);
+    Ok(())
 }
 
 fn init_log(verbose: u8) {

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::distribution::Distribution;
+
 /// Packages of the distribution.
 #[derive(Debug, Default)]
 pub struct Packages {
@@ -26,8 +28,7 @@ impl Packages {
     /// Looks up the owners of these files; `root` is the root of the host's files.
     #[must_use]
     pub fn of<'a>(root: &Path, files: impl Iterator<Item = &'a Path>) -> Self {
-        let release = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
-        let family = family(&release);
+        let family = family(&Distribution::of(root));
         let owners = match family {
             Family::Debian | Family::Ubuntu => dpkg_owners(&root.join("var/lib/dpkg/info"), files),
             Family::Fedora | Family::Other => HashMap::new(),
@@ -70,19 +71,12 @@ impl Packages {
     }
 }
 
-/// Parses `/etc/os-release` (os-release(5)).
-fn family(release: &str) -> Family {
-    let value = |key: &str| {
-        let line = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        line.map(|value| value.trim_matches(['"', '\'']).to_owned()).unwrap_or_default()
-    };
-    let (id, like) = (value("ID"), value("ID_LIKE"));
-    let names = || [&*id].into_iter().chain(like.split(' '));
-    if names().any(|name| name == "ubuntu") {
+fn family(distribution: &Distribution) -> Family {
+    if distribution.is_any(&["ubuntu"]) {
         Family::Ubuntu
-    } else if names().any(|name| name == "debian") {
+    } else if distribution.is_any(&["debian"]) {
         Family::Debian
-    } else if names().any(|name| ["fedora", "rhel", "centos"].contains(&name)) {
+    } else if distribution.is_any(&["fedora", "rhel", "centos"]) {
         Family::Fedora
     } else {
         Family::Other

@@ -19,6 +19,8 @@ pub enum Probed {
     /// Those of allocators.
     #[default]
     Allocators,
+    /// Those of allocators that a table names.
+    NamedOnly,
     /// Those with which JVMs announce objects in their heaps.
     JavaHeap,
     /// None: stacks and weights come from elsewhere.
@@ -47,11 +49,14 @@ impl AllocatorChoice {
         debug_file: Option<Content<'_>>,
     ) -> Result<ModuleAllocators, allocators::Error> {
         match self.probed {
-            Probed::Allocators => {}
+            Probed::Allocators | Probed::NamedOnly => {}
             Probed::JavaHeap => return java_heap_sites(path, elf, debug_file),
             Probed::Nothing => return Ok(ModuleAllocators::default()),
         }
-        let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
+        let is_only = match self.probed {
+            Probed::NamedOnly => Some(false),
+            _ => self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path)),
+        };
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
         let following = self.following;
         let mut found = find_sites(elf, Hints { named: &named, debug_file, following })?;

@@ -11,6 +11,7 @@ mod memory;
 mod pages;
 mod progress;
 mod saved_profiles;
+mod self_test;
 mod top;
 mod verdicts;
 mod views;

@@ -15,7 +15,7 @@ use std::{fmt, path::PathBuf, process::Command};
 use anyhow::Result;
 
 use self::compiler::Compiler;
-use crate::command::announce;
+use crate::{command::announce, workspace};
 
 /// Target of BPF objects: little-endian, like all machines that jjleak supports.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
@@ -63,6 +63,12 @@ impl Toolchain {
 
     fn for_bpf(&self, mut command: Command) -> Command {
         command.args(["--target", TARGET, "-Z", "build-std=core"]);
+        // Paths of this machine would make each clone's object another one.
+        let renamed = [(workspace::cargo_home(), "/cargo"), (workspace::root().to_owned(), "/jjleak")];
+        for (from, to) in renamed {
+            let flag = format!("--remap-path-prefix={}={to}", from.display());
+            command.args(["--config", &format!("target.{TARGET}.rustflags=[{flag:?}]")]);
+        }
         command.env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &self.linker);
         command
     }

@@ -1,6 +1,7 @@
 //! Tests jjleak on another kernel: Debian's, in a virtual machine that needs no hardware support.
 
 mod initramfs;
+pub(crate) mod kernels;
 pub(crate) mod service;
 
 use std::{
@@ -42,7 +43,7 @@ struct Machine {
 /// `cargo xtask vm-test`.
 pub(crate) fn test() -> Result<ExitCode> {
     let folder = prepare()?;
-    let built = build::program(&build::object()?, true)?;
+    let built = build::program(&build::bpf_object()?, true)?;
     // Its debug information would not fit into the machine's memory.
     let jjleak = folder.join("jjleak");
     run(Command::new("strip").args(["--strip-debug", "-o"]).args([&jjleak, &built]))?;
@@ -50,7 +51,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     let archive = folder.join("initramfs");
     fs::write(&archive, root(&jjleak, &folder)?).context("cannot write the machine's files")?;
     announce(&format!("booting {}", kernel.display()));
-    let console = boot(&kernel, &archive, &SMALL)?;
+    let console = boot(&kernel, &archive, &SMALL, "")?;
     match check(&console) {
         Ok(()) => {
             println!("vm-test: {} reports are exact on {}", RUNS.len(), release(&console));
@@ -131,15 +132,15 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.map(|word| PathBuf::from(word.trim_end_matches(':'))).collect())
 }
 
-/// Boots the machine and returns its console output.
-fn boot(kernel: &Path, archive: &Path, machine: &Machine) -> Result<String> {
+/// Boots the machine, with further words on the kernel's command line, and returns its console output.
+fn boot(kernel: &Path, archive: &Path, machine: &Machine, words: &str) -> Result<String> {
     let output = Command::new("timeout")
         .args([machine.limit_seconds, "qemu-system-x86_64", "-m", machine.memory_mib])
         .args(["-nographic", "-no-reboot", "-kernel"])
         .arg(kernel)
         .arg("-initrd")
         .arg(archive)
-        .args(["-append", "console=ttyS0 quiet panic=-1"])
+        .args(["-append", &format!("console=ttyS0 quiet panic=-1 {words}")])
         .stdin(Stdio::null())
         .output()
         .context("cannot start qemu-system-x86_64")?;

@@ -12,7 +12,7 @@ use super::{Machine, boot, kernel, prepare};
 use crate::{
     apt,
     command::{announce, on_path, run},
-    package,
+    dist,
     sudo::Root,
     workspace,
 };
@@ -38,8 +38,7 @@ pub(crate) fn test() -> Result<ExitCode> {
             apt::install(&[package], "the machine's files are Debian's")?;
         }
     }
-    package::package(false)?;
-    let package = package::path()?;
+    let package = dist::packages()?.deb;
     let archive = folder.join("service-initramfs");
     let root = Root::obtain("make the files of a machine")?;
     run(root
@@ -50,7 +49,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     .context("cannot make the machine's files")?;
     let kernel = kernel(&folder)?;
     announce(&format!("booting {} with systemd", kernel.display()));
-    let console = boot(&kernel, &archive, &MACHINE)?;
+    let console = boot(&kernel, &archive, &MACHINE, "")?;
     if let Err(error) = check(&console) {
         println!("{console}");
         return Err(error);

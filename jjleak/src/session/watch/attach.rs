@@ -169,7 +169,7 @@ impl Watch {
         }
         // The java command loads the JVM later.
         let needs_allocator = self.lifecycle.following == Following::Nobody
-            && self.files.allocators.choice().probed == Probed::Allocators;
+            && matches!(self.files.allocators.choice().probed, Probed::Allocators | Probed::NamedOnly);
         if needs_allocator && !self.is_counted(&watched) {
             return Err(watched.is_not_counted(self.files.allocators.choice()));
         }

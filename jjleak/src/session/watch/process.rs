@@ -254,7 +254,7 @@ impl Watched {
     pub(super) fn is_not_counted(&self, choice: &AllocatorChoice) -> Error {
         match choice.probed {
             Probed::JavaHeap => self.has_no_java_heap().into(),
-            Probed::Allocators | Probed::Nothing => self.has_no_allocator(choice).into(),
+            Probed::Allocators | Probed::NamedOnly | Probed::Nothing => self.has_no_allocator(choice).into(),
         }
     }
 

@@ -31,7 +31,7 @@ const URETPROBE: libc::c_long = 335;
 const UPROBE: libc::c_long = 336;
 
 /// System calls that are permitted with any arguments.
-const PERMITTED: [libc::c_long; 27] = [
+const PERMITTED: [libc::c_long; 28] = [
     // Requests and replies.
     libc::SYS_read,
     libc::SYS_write,
@@ -48,8 +48,9 @@ const PERMITTED: [libc::c_long; 27] = [
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Time limits.
+    // Time limits; musl's alarm(3) is a timer.
     libc::SYS_alarm,
+    libc::SYS_setitimer,
     libc::SYS_clock_gettime,
     // The C library and the standard library.
     libc::SYS_futex,
@@ -115,13 +116,17 @@ fn filter() -> Result<BpfProgram, BackendError> {
     let executable = u64::from(libc::PROT_EXEC.unsigned_abs());
     let is_data = only_if(2, SeccompCmpOp::MaskedEq(executable), 0)?;
     let duplicates = only_if(1, SeccompCmpOp::Eq, libc::F_DUPFD_CLOEXEC)?;
+    // musl's open(3) marks the descriptor once more.
+    let marks = only_if(1, SeccompCmpOp::Eq, libc::F_SETFD)?;
     let mut rules: BTreeMap<_, _> = PERMITTED.into_iter().map(|call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_mmap, vec![is_data.clone()]);
     rules.insert(libc::SYS_mprotect, vec![is_data]);
-    rules.insert(libc::SYS_fcntl, vec![duplicates]);
-    // abort(3) sends a signal to the caller.
+    rules.insert(libc::SYS_fcntl, vec![duplicates, marks]);
+    // abort(3) sends a signal to the caller; musl's names the thread, which is the process's only one.
     let own = c_int::try_from(std::process::id()).unwrap_or_default();
-    rules.insert(libc::SYS_tgkill, vec![only_if(0, SeccompCmpOp::Eq, own)?]);
+    for call in [libc::SYS_tgkill, libc::SYS_tkill] {
+        rules.insert(call, vec![only_if(0, SeccompCmpOp::Eq, own)?]);
+    }
     SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?.try_into()
 }
 
@@ -144,11 +149,9 @@ fn answered(call: i64, [first, second, third]: [i64; 3]) -> Result<i64, Errno> {
     // SAFETY: the code of this process passes strings to these calls.
     let named = |address: i64| unsafe { string(address) }.and_then(descriptor).ok_or(Errno::ENOENT);
     match call {
-        libc::SYS_openat => {
-            let file = named(second)?;
-            // SAFETY: duplicating a descriptor has no preconditions.
-            Errno::result(unsafe { libc::syscall(libc::SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, 0) })
-        }
+        libc::SYS_openat => duplicate(named(second)?),
+        // musl's open(3).
+        libc::SYS_open => duplicate(named(first)?),
         // Without a path, it is the C library's fstat.
         libc::SYS_newfstatat => {
             // SAFETY: as above.
@@ -158,6 +161,11 @@ fn answered(call: i64, [first, second, third]: [i64; 3]) -> Result<i64, Errno> {
         libc::SYS_stat => state(named(first)?.into(), second),
         _ => Err(Errno::ENOSYS),
     }
+}
+
+fn duplicate(file: c_int) -> Result<i64, Errno> {
+    // SAFETY: duplicating a descriptor has no preconditions.
+    Errno::result(unsafe { libc::syscall(libc::SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, 0) })
 }
 
 fn state(file: i64, into: i64) -> Result<i64, Errno> {

@@ -1,65 +1,32 @@
 #!/bin/sh
 # Installs, upgrades, removes and purges jjleak's package in a copy of this system, and fails unless each leaves what it should.
 #
-#   unshare --mount --propagation private try.sh PACKAGE LATER_PACKAGE
+#   unshare --mount --propagation private deb.sh PACKAGE LATER_PACKAGE
 set -eu
-package=$1
-later=$2
-
-copy=$(mktemp -d)
-mount -t tmpfs none "$copy"
-mkdir "$copy/upper" "$copy/work" "$copy/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
-mount --bind /proc "$copy/root/proc"
-mount --bind /dev "$copy/root/dev"
-cp "$package" "$copy/root/tmp/jjleak.deb"
-cp "$later" "$copy/root/tmp/later.deb"
-export SYSTEMD_OFFLINE=1 DEBIAN_FRONTEND=noninteractive LC_ALL=C
-cd /
-
-within() {
-    chroot "$copy/root" "$@"
-}
-fail() {
-    echo "package: $*" >&2
-    exit 1
-}
-there() {
-    within test -e "$1" || fail "$1 is missing $2"
-}
-gone() {
-    if within test -e "$1"; then
-        fail "$1 is still there $2"
-    fi
-}
-
-modes() {
-    for wanted in "750 root:jjleak /etc/jjleak" "640 root:jjleak /etc/jjleak/jjleak.toml"; do
-        there=$(within stat -c '%a %U:%G %n' "${wanted##* }")
-        [ "$there" = "$wanted" ] || fail "$there $1, not $wanted"
-    done
-}
+. "$(dirname "$0")/copy.sh"
+cp "$1" "$root/tmp/jjleak.deb"
+cp "$2" "$root/tmp/later.deb"
 
 within dpkg --purge jjleak >/dev/null 2>&1 || true
 # Into a system that is being made.
-umount "$copy/root/proc"
+umount "$root/proc"
 within dpkg --install /tmp/jjleak.deb
-modes "after installation without /proc"
+has_modes "after installation without /proc"
 within dpkg --purge jjleak
-mount --bind /proc "$copy/root/proc"
+mount --bind /proc "$root/proc"
 
 within dpkg --install /tmp/jjleak.deb
 for file in /usr/bin/jjleak /lib/systemd/system/jjleak.service /etc/jjleak/jjleak.toml \
     /usr/share/man/man1/jjleak.1.gz /usr/share/man/man1/jjleak-daemon.1.gz \
-    /usr/share/bash-completion/completions/jjleak; do
+    /usr/share/bash-completion/completions/jjleak /usr/bin/memleak /usr/share/doc/jjleak/THIRD-PARTY-LICENSES.txt; do
     there "$file" "after installation"
 done
 within id jjleak >/dev/null || fail "there is no user jjleak"
-modes "after installation"
+has_modes "after installation"
 within jjleak --version
 within setpriv --reuid jjleak --regid jjleak --clear-groups jjleak daemon --config /etc/jjleak/jjleak.toml --check-config
 # Patterns without case and of any alphabet take parts of a library that what is built for tests can have and what is shipped lack.
-cat >"$copy/root/tmp/patterns.toml" <<'CONFIG'
+cat >"$root/tmp/patterns.toml" <<'CONFIG'
 [watch]
 names = ['(?i)^straße\s\w+ \d+$']
 CONFIG
@@ -80,6 +47,7 @@ there /var/lib/jjleak/index "after the upgrade"
 
 within dpkg --remove jjleak
 gone /usr/bin/jjleak "after removal"
+gone /usr/bin/memleak "after removal"
 there /etc/jjleak/jjleak.toml "after removal"
 there /var/lib/jjleak/index "after removal"
 

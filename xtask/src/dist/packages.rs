@@ -1,0 +1,70 @@
+//! Packages for Debian and for RPM-based distributions. Their content stands in jjleak's Cargo.toml.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use super::{Release, copy, tools::Tool};
+use crate::{command::run, workspace};
+
+const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
+const CARGO_RPM: Tool = Tool { name: "cargo-generate-rpm", version: "0.21.1" };
+
+/// Version to upgrade to in tests, besides that of the workspace.
+const LATER: &str = "999.0.0";
+
+/// Packages of a release, and of a later one with the same content.
+pub(crate) struct Packages {
+    pub(crate) deb: PathBuf,
+    pub(super) rpm: PathBuf,
+    pub(super) later_deb: PathBuf,
+    pub(super) later_rpm: PathBuf,
+}
+
+impl Packages {
+    /// Builds the packages.
+    pub(super) fn build(release: &Release, program: &Path, licences: &Path) -> Result<Self> {
+        // The packagers look for what cargo would have built.
+        let target = release.work.join("for-packages");
+        fs::create_dir_all(target.join("release"))?;
+        copy(program, &target.join("release/jjleak"))?;
+        copy(licences, &target.join("release/THIRD-PARTY-LICENSES.txt"))?;
+        let version = release.version;
+        let packages = Self {
+            deb: release.folder.join(format!("jjleak_{version}_amd64.deb")),
+            rpm: release.folder.join(format!("jjleak-{version}-1.x86_64.rpm")),
+            later_deb: release.work.join("later.deb"),
+            later_rpm: release.work.join("later.rpm"),
+        };
+        deb(release, &target, &packages.deb, version)?;
+        deb(release, &target, &packages.later_deb, LATER)?;
+        rpm(release, &target, &packages.rpm, version)?;
+        rpm(release, &target, &packages.later_rpm, LATER)?;
+        Ok(packages)
+    }
+}
+
+fn deb(release: &Release, target: &Path, package: &Path, version: &str) -> Result<()> {
+    run(release
+        .command(CARGO_DEB.find_or_build()?)
+        .current_dir(workspace::root())
+        .env("CARGO_TARGET_DIR", target)
+        .args(["--package", "jjleak", "--no-build", "--no-strip", "--deb-version", version, "--output"])
+        .arg(package))
+    .context("cannot build the Debian package")
+}
+
+fn rpm(release: &Release, target: &Path, package: &Path, version: &str) -> Result<()> {
+    run(release
+        .command(CARGO_RPM.find_or_build()?)
+        .current_dir(workspace::root())
+        .args(["--package", "jjleak", "--auto-req", "disabled", "--payload-compress", "gzip"])
+        .args(["--set-metadata", &format!("version = {version:?}"), "--target-dir"])
+        .arg(target)
+        .arg("--output")
+        .arg(package))
+    .context("cannot build the RPM package")
+}
