@@ -79,6 +79,9 @@ pub enum Missing {
     /// The kernel has no data per probe for BPF programs (`bpf_get_attach_cookie`).
     #[error("this kernel's BPF has no bpf_get_attach_cookie helper, which came with Linux 5.15")]
     AttachCookie,
+    /// Lockdown keeps BPF programs from reading memory.
+    #[error("this kernel is locked down for confidentiality: its BPF programs may not read memory")]
+    Lockdown,
     /// The kernel's task structure has an unknown layout.
     #[error(
         "this kernel's type information (BTF) does not give the fields that link a task to its process (task_struct)"
@@ -121,6 +124,9 @@ impl Missing {
             Self::BpfFiltered => {
                 "run it on the host; or give the container a seccomp profile that allows bpf(2) and perf_event_open(2) \
                  (--security-opt seccomp=FILE), or the service a SystemCallFilter= with both"
+            }
+            Self::Lockdown => {
+                "boot without lockdown=confidentiality; lockdown=integrity, which secure boot sets, permits it"
             }
             Self::BpfLocked => {
                 "boot without lockdown=confidentiality, or allow bpf(2) in the security module's policy"
@@ -292,7 +298,7 @@ impl Host {
 type CheckFn = fn(&Host) -> Result<(), Missing>;
 
 /// Required features and privileges, in order of their checks.
-const REQUIRED: [(&str, CheckFn); 7] = [
+const REQUIRED: [(&str, CheckFn); 8] = [
     ("/proc of jjleak's PID namespace", Host::check_proc),
     ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
     ("kernel type information (BTF)", |host| {
@@ -300,6 +306,11 @@ const REQUIRED: [(&str, CheckFn); 7] = [
     }),
     ("probes in user programs (uprobes)", |host| {
         require(host.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)
+    }),
+    ("memory that BPF programs may read (no lockdown for confidentiality)", |host| {
+        // Without privileges, no helper can be probed for, and their lack is said before.
+        let may_read = host.check_privileges().is_err() || has_helper(BpfHelper::BPF_FUNC_probe_read_kernel);
+        require(may_read, Missing::Lockdown)
     }),
     ("per-probe data (bpf_get_attach_cookie)", |_| {
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)

@@ -24,7 +24,7 @@ use jjleak_common::unwind::Row;
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
 /// Incremented with every change of the content: this layout, the layout of [`Row`], or the compilation of rows.
-const VERSION: u32 = 5;
+const VERSION: u32 = 7;
 
 /// Offset of the checksum, and of the bytes that it covers.
 const CHECKSUM_AT: usize = MAGIC.len();

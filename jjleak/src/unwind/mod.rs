@@ -10,6 +10,7 @@ mod cache;
 mod entries;
 mod fibre;
 mod finish;
+mod from_code;
 mod go;
 mod module;
 mod prologue;
@@ -76,6 +77,12 @@ pub fn compile<'data>(elf: impl Into<Content<'data>>) -> Result<ModuleRows, Erro
     affordable(elf, CallFrames::locate(elf).and_then(|frames| frames.compile()))
 }
 
+/// Compiles the call frame information alone, without what the code says.
+#[cfg(test)]
+fn compile_described<'data>(elf: impl Into<Content<'data>>) -> Result<ModuleRows, Error> {
+    assemble::assemble(CallFrames::locate(elf.into())?.entries()?)
+}
+
 /// Compiles the rows of an ELF file and compares them with its code.
 pub fn verified<'data>(elf: impl Into<Content<'data>>) -> Result<VerifiedRows, Error> {
     let elf = elf.into();
@@ -93,6 +100,13 @@ impl CallFrames<'_> {
     /// Reads `.eh_frame` first: where several sources describe a function, the first wins, and the program itself unwinds with
     /// `.eh_frame`.
     fn compile(&self) -> Result<ModuleRows, Error> {
+        let mut entries = self.entries()?;
+        entries.read_code(self.elf)?;
+        assemble::assemble(entries)
+    }
+
+    /// What is said of the code, apart from the code itself.
+    fn entries(&self) -> Result<Entries<'_>, Error> {
         let mut entries = Entries::new(&self.text);
         // Before glibc's own entry, which does not say that nobody has called it; not as all that is known of the module.
         if self.eh_frame.is_some() || self.debug_frame.is_some() {
@@ -110,6 +124,6 @@ impl CallFrames<'_> {
             entries.read_debug_frame(section)?;
         }
         entries.add_start(&self.start);
-        assemble::assemble(entries)
+        Ok(entries)
     }
 }

@@ -28,6 +28,8 @@ pub(super) const ADDRESS_BYTES: u8 = 8;
 
 /// The call frame information of a module, and the code that it describes.
 pub(super) struct CallFrames<'data> {
+    /// The file.
+    pub(super) elf: Content<'data>,
     pub(super) text: Text,
     pub(super) eh_frame: Option<Section<'data>>,
     pub(super) debug_frame: Option<Section<'data>>,
@@ -37,6 +39,8 @@ pub(super) struct CallFrames<'data> {
     pub(super) start: Section<'data>,
     /// The code in which fibres begin.
     pub(super) fibres: Vec<Range<u64>>,
+    /// True without symbols of all functions.
+    is_stripped: bool,
 }
 
 /// A section, or the equivalent found through a program header.
@@ -109,6 +113,8 @@ impl<'data> CallFrames<'data> {
         // A damaged section table counts as none.
         let sections = header.sections(LittleEndian, elf).unwrap_or_default();
         Ok(Self {
+            elf,
+            is_stripped: sections.symbols(LittleEndian, elf, elf::SHT_SYMTAB).is_ok_and(|it| it.is_empty()),
             text: Text::new(segments, elf)?,
             eh_frame: Section::eh_frame(&sections, elf).or_else(|| Section::behind_header(segments, elf)),
             debug_frame: Section::debug_frame(&sections, elf),
@@ -136,6 +142,8 @@ impl<'data> CallFrames<'data> {
             hasher.update(&start.to_le_bytes());
             hasher.update(&end.to_le_bytes());
         }
+        // Functions without call frame information are found by symbols.
+        hasher.update(&[u8::from(self.is_stripped)]);
         if let Some(go) = &self.go {
             go.update(&mut hasher);
         }

@@ -209,7 +209,6 @@ fn a_static_program_with_musl_inside_is_counted() {
         ledger.run(scenario);
         let report = jjleak.interrupt().assert_done().report();
 
-        // musl's functions have no call frame information: stacks do not continue through the frame that makes the system call.
         let recorded = ledger.accounts();
         assert_eq!((report.live, report.allocated), (recorded.live(), recorded.allocated()), "{scenario}");
         assert_nothing_lost(&report);

@@ -222,3 +222,59 @@ fn stacks_of_a_running_gdb_are_complete() {
     let report = jjleak.end().assert_done().report();
     Shares::of([&report]).assert_complete("gdb", 10_000, &[]);
 }
+
+/// Allocates in a thread, in a function that the library calls back, and frees all.
+const OF_MUSL: &str = r"
+    #include <pthread.h>
+    #include <stdlib.h>
+    static void *work(void *unused)
+    {
+        for (int time = 0; time < 100; time++) {
+            void *volatile block = malloc(1000);
+            free(block);
+        }
+        return unused;
+    }
+    static int compare(const void *one, const void *other)
+    {
+        void *volatile block = malloc(3);
+        free(block);
+        return *(const int *)one - *(const int *)other;
+    }
+    int main(void)
+    {
+        pthread_t thread;
+        pthread_create(&thread, NULL, work, NULL);
+        pthread_join(thread, NULL);
+        int numbers[50];
+        for (int index = 0; index < 50; index++) {
+            numbers[index] = index * 37 % 50;
+        }
+        qsort(numbers, 50, sizeof numbers[0], compare);
+        return 0;
+    }";
+
+/// musl, Alpine's C library, is built without call frame information: rows come from its code.
+#[test]
+fn stacks_of_a_program_of_musl_are_complete_up_to_its_start() {
+    require_program!("musl-gcc");
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("musl.c"), folder.path().join("musl"));
+    std::fs::write(&source, OF_MUSL).unwrap();
+    let mut compiler = Command::new("musl-gcc");
+    compiler.args(["-O2", "-g", "-fno-builtin", "-pthread", "-o"]).args([&program, &source]);
+    assert!(compiler.status().unwrap().success());
+
+    let report = report_of(&[program.to_str().unwrap()]);
+
+    Shares::of(std::slice::from_ref(&report)).assert_complete("a program of musl", 200, &[]);
+    let named = |leaf: &str| {
+        let names =
+            |stack: &StackDocument| stack.frames.iter().map(|frame| frame.symbol.clone()).collect::<Vec<_>>();
+        report.stacks.iter().map(names).find(|names| names.get(1).is_some_and(|name| name == leaf)).unwrap()
+    };
+    let compared = named("compare");
+    assert!(compared.iter().any(|name| name == "main"), "{compared:?}");
+    assert_eq!(compared.last().unwrap(), "_start");
+    assert!(named("work").iter().all(|name| name != "main"));
+}

@@ -7,7 +7,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::{SMALL, boot, check, prepare, release, root};
@@ -98,7 +98,7 @@ fn kernels(suite: &str, folder: &Path) -> Result<Vec<PathBuf>> {
         }
         newest.push(name);
     }
-    newest.into_iter().map(|name| unpack(name, folder, apt("apt-get"))).collect()
+    newest.into_iter().map(|name| unpack(name, folder, || apt("apt-get"))).collect()
 }
 
 /// The numbers in a package's name, for comparison.
@@ -107,24 +107,32 @@ fn numbers(name: &str) -> Vec<u32> {
     digits.filter_map(|digits| digits.parse().ok()).chain([0, 0]).collect()
 }
 
-/// The kernel's image in a package, downloaded once.
-fn unpack(name: &str, folder: &Path, mut apt_get: Command) -> Result<PathBuf> {
-    let unpacked = folder.join(name);
-    let kernel = unpacked.join(format!("boot/vmlinuz-{}", name.trim_start_matches("linux-image-")));
-    if !kernel.is_file() {
-        announce(&format!("fetching {name}"));
-        run(apt_get.args(["--quiet", "--quiet", "download", name]))?;
+/// The kernel's image, downloaded once. Since 6.19, it is in a package of its own.
+fn unpack(name: &str, folder: &Path, apt_get: impl Fn() -> Command) -> Result<PathBuf> {
+    let release = name.trim_start_matches("linux-image-");
+    for package in [name.to_owned(), format!("linux-binary-{release}")] {
+        let unpacked = folder.join(&package);
+        let kernel = unpacked.join(format!("boot/vmlinuz-{release}"));
+        if kernel.is_file() {
+            return Ok(kernel);
+        }
+        announce(&format!("fetching {package}"));
+        if run(apt_get().args(["--quiet", "--quiet", "download", &package])).is_err() {
+            continue;
+        }
         let is_it = |path: &PathBuf| {
             let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
-            path.is_file() && file.starts_with(&format!("{name}_"))
+            path.is_file() && file.starts_with(&format!("{package}_"))
         };
-        let package = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).find(is_it);
-        let package = package.context("apt-get has left no package")?;
-        run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unpacked))?;
-        fs::remove_file(package)?;
+        let archive = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).find(is_it);
+        let archive = archive.context("apt-get has left no package")?;
+        run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
+        fs::remove_file(archive)?;
+        if kernel.is_file() {
+            return Ok(kernel);
+        }
     }
-    ensure!(kernel.is_file(), "{name} has no {}", kernel.display());
-    Ok(kernel)
+    bail!("no package of {name} has a kernel")
 }
 
 fn try_kernel(kernel: &Path, archive: &Path, words: &str, what: &str) -> Result<Row> {

@@ -15,7 +15,7 @@ use super::{
 use crate::file_content::{Content, LazyFile};
 use crate::unwind::entries::MAX_FUNCTIONS;
 use crate::unwind::{
-    Error, MAX_ROWS, Unsupported, compile,
+    Error, MAX_ROWS, Unsupported, compile, compile_described,
     test_elf::{AT_ENTRY, CODE_ADDRESS, FP, FRAMES_ADDRESS, Frames, KERNELS_FRAME, SP, TestElf},
 };
 
@@ -240,7 +240,7 @@ fn code_is_not_read_to_find_call_frame_information_without_section_headers() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&elf).unwrap();
     let lazy = LazyFile::new(&file).unwrap();
-    let rows = compile(Content::from(&lazy)).unwrap();
+    let rows = compile_described(Content::from(&lazy)).unwrap();
     let held = lazy.held().iter().filter(|held| **held).count();
     assert!(rows.statistics().entries > 0 && held <= 2, "{held} blocks");
 }

@@ -15,7 +15,7 @@ use super::{
     is_long,
     oracle::{Frame, Machine},
 };
-use crate::unwind::{ModuleRows, compile};
+use crate::unwind::{ModuleRows, compile_described};
 
 const EVERY_BYTE: u64 = u64::MAX;
 
@@ -42,7 +42,7 @@ fn vdso() -> Vec<u8> {
 
 /// Compiles a module and compares it with gimli; returns the rows and the share of unsupported addresses.
 fn compiled_as_evaluated(elf: &[u8], edge: u64) -> (ModuleRows, f64) {
-    let rows = compile(elf).unwrap();
+    let rows = compile_described(elf).unwrap();
     let (looked_at, unsupported) = Evaluated::new(elf).assert_equal(&rows, edge);
     assert!(looked_at > 100);
     #[expect(clippy::cast_precision_loss, reason = "a share")]
@@ -98,7 +98,7 @@ fn stacks_begin_where_the_dynamic_linker_starts() {
     let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
     let start = object::File::parse(&*linker).unwrap().entry();
     let machine = Machine { instruction_pointer: start };
-    assert_eq!(machine.apply(compile(&*linker).unwrap().find(start)), Frame::Outermost);
+    assert_eq!(machine.apply(compile_described(&*linker).unwrap().find(start)), Frame::Outermost);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn every_byte_of_the_vdso_unwinds_as_gimli_says() {
 #[test]
 fn the_runtimes_search_comes_to_the_same_rules() {
     let elf = fs::read(libc()).unwrap();
-    let rows = compile(&*elf).unwrap();
+    let rows = compile_described(&*elf).unwrap();
     let file = object::File::parse(&*elf).unwrap();
     let [header, frames] = [".eh_frame_hdr", ".eh_frame"].map(|name| file.section_by_name(name).unwrap());
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.address()).set_eh_frame(frames.address());
@@ -154,10 +154,10 @@ fn stripped_section_headers_change_nothing() {
     let linker = mapped("/ld-linux-x86-64.so.2").2;
     for path in [&linker, Path::new("/proc/self/exe")] {
         let mut elf = fs::read(path).unwrap();
-        let with_sections = compile(&*elf).unwrap();
+        let with_sections = compile_described(&*elf).unwrap();
         elf[0x28..0x30].fill(0); // e_shoff
         elf[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
-        let without = compile(&*elf).unwrap();
+        let without = compile_described(&*elf).unwrap();
         assert_eq!(without.rows(), with_sections.rows());
     }
 }

@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::evaluated::Evaluated;
 use crate::unwind::{
-    Error, ModuleRows, Unsupported, compile,
+    Error, ModuleRows, Unsupported, compile_described,
     test_elf::{AT_ENTRY, BASE, CODE_ADDRESS, FP, Frames, KERNELS_FRAME, RA, SP, TestElf},
 };
 
@@ -18,7 +18,7 @@ fn function(instructions: &[u8]) -> ModuleRows {
     let mut frames = Frames::eh_frame();
     let cie = frames.cie("", AT_ENTRY);
     frames.fde(cie, CODE_ADDRESS, 64, instructions);
-    compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap()
+    compile_described(&*TestElf::new(CODE_BYTES, frames).build()).unwrap()
 }
 
 /// The only row of a function with constant rules.
@@ -120,7 +120,7 @@ fn a_signal_frame_is_one_that_the_kernel_pushes() {
         let mut frames = Frames::eh_frame();
         let cie = frames.cie("S", AT_ENTRY);
         frames.fde(cie, CODE_ADDRESS, 64, instructions);
-        let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
+        let rows = compile_described(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
         assert_eq!([rows.rows()[0], rows.rows()[2]], [none(0), none(FIRST + 64)]);
         (rows.rows()[1], rows.statistics().unsupported(Unsupported::SignalFrame))
     };
@@ -169,7 +169,7 @@ fn of_overlapping_entries_the_one_that_begins_last_holds() {
     frames.fde(cie, CODE_ADDRESS + 16, 16, &[0x0e, 24]);
     frames.fde(cie, CODE_ADDRESS, 64, &[0x0e, 16]);
     frames.fde(cie, CODE_ADDRESS + 16, 32, &[0x0e, 32]);
-    let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
+    let rows = compile_described(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
     let sp = |distance, words| Row::new(FIRST + distance, RowKind::Sp, words, SavedFp::Register, 0).unwrap();
     assert_eq!(rows.rows(), [none(0), sp(0, 2), sp(16, 3), none(FIRST + 32)]);
     assert_eq!(rows.statistics().overlapping, 2);
@@ -183,7 +183,7 @@ fn entries_for_no_code_are_left_out() {
     frames.fde(cie, CODE_ADDRESS + CODE_BYTES - 1, 2, &[]);
     frames.fde(cie, CODE_ADDRESS + 8, 0, &[]);
     let elf = TestElf::new(CODE_BYTES, frames).build();
-    assert!(matches!(compile(&*elf), Err(Error::NoCallFrames)));
+    assert!(matches!(compile_described(&*elf), Err(Error::NoCallFrames)));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn debug_frame_fills_what_eh_frame_leaves_open() {
     let cie = debug_frame.cie("", AT_ENTRY);
     debug_frame.fde(cie, CODE_ADDRESS, 32, &[0x0e, 24]).fde(cie, CODE_ADDRESS + 32, 32, &[0x0e, 32]);
     let elf = TestElf { debug_frame: Some(debug_frame), ..TestElf::new(CODE_BYTES, eh_frame) }.build();
-    let rows = compile(&*elf).unwrap();
+    let rows = compile_described(&*elf).unwrap();
     let sp = |distance, words| Row::new(FIRST + distance, RowKind::Sp, words, SavedFp::Register, 0).unwrap();
     assert_eq!(rows.rows(), [none(0), sp(0, 2), sp(32, 4), none(FIRST + 64)]);
 }
@@ -206,7 +206,7 @@ fn the_program_header_leads_to_eh_frame_when_sections_are_stripped() {
     let cie = frames.cie("", AT_ENTRY);
     frames.fde(cie, CODE_ADDRESS, 64, &[0x41, 0x0e, 16]);
     let elf = TestElf { section_headers: false, ..TestElf::new(CODE_BYTES, frames) }.build();
-    assert_eq!(compile(&*elf).unwrap().rows(), function(&[0x41, 0x0e, 16]).rows());
+    assert_eq!(compile_described(&*elf).unwrap().rows(), function(&[0x41, 0x0e, 16]).rows());
 }
 
 /// An instruction that a compiler might emit.
@@ -244,6 +244,6 @@ proptest! {
             address += u64::from(len);
         }
         let elf = TestElf::new(CODE_BYTES, frames).build();
-        Evaluated::new(&elf).assert_equal(&compile(&*elf).unwrap(), u64::MAX);
+        Evaluated::new(&elf).assert_equal(&compile_described(&*elf).unwrap(), u64::MAX);
     }
 }

@@ -76,9 +76,5 @@ pub(super) const PROGRAMS: &[Program] = &[
             "echo '#include <stdlib.h>\n#include <stdio.h>\nint main(void) { for (int i = 1; i < 500; i++) if (!malloc(i)) return 1; puts(\"done\"); }' > a.c",
             "musl-gcc -O1 -g -static -o a a.c",
         ])
-        .compared_with(Oracle::Nobody("nothing can be preloaded into a static program"))
-        .but(&[Exception {
-            of: Target::Complete,
-            why: "Debian builds musl without call frame information: stacks end in its `__libc_start_main`, as `no_row`",
-        }]),
+        .compared_with(Oracle::Nobody("nothing can be preloaded into a static program")),
 ];

@@ -1,0 +1,135 @@
+//! Rows of code without call frame information, from the code itself: musl and other libraries built without it, hand-written
+//! assembly, parts of stripped static programs.
+//!
+//! A function is followed from its first instruction along all branches, with the canonical frame address (CFA) that each
+//! instruction has. An instruction has a row if one of two things proves it:
+//!
+//! - Code behind it returns, and finds the return address and the caller's frame pointer there: going back from the return, the
+//!   CFA is known, whatever function it is.
+//! - It is reached from the function's first instruction, over calls of functions that return. Behind a call that may not return
+//!   can be another function's code.
+//!
+//! All ways to an instruction have to agree.
+//!
+//! - `frame`: the CFA and the caller's frame pointer at an instruction, and what each instruction does to them.
+//! - `function`: all instructions of one function.
+//! - `functions`: all functions of a module, found from those that are known.
+//! - `known`: functions that symbols, the entry point, and other code name.
+
+mod frame;
+mod function;
+mod functions;
+mod known;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions};
+use jjleak_common::unwind::{Row, RowKind};
+
+use self::{
+    frame::Frame,
+    functions::Described,
+    known::{Known, code_sections},
+};
+use super::{
+    Error, MAX_ROWS,
+    assemble::push,
+    entries::{Entries, MAX_FUNCTIONS, Span},
+};
+use crate::file_content::Content;
+
+/// Code without call frame information below this size is the linker's and the compiler's own: tables of procedures, start and end
+/// of the program. Nothing allocates in it.
+const MIN_GAP_BYTES: u64 = 2048;
+
+/// Executable code of a module, with the parts that nothing else describes.
+struct Code<'data> {
+    /// Addresses and bytes of the segments.
+    segments: Vec<(u64, &'data [u8])>,
+    /// Addresses without call frame information, sorted.
+    gaps: Vec<Range<u64>>,
+}
+
+impl<'data> Code<'data> {
+    /// Returns true if an address has no call frame information.
+    fn is_gap(&self, address: u64) -> bool {
+        let following = self.gaps.partition_point(|gap| gap.start <= address);
+        following.checked_sub(1).is_some_and(|index| self.gaps[index].contains(&address))
+    }
+
+    /// A decoder from an address on; `None` if there is no code.
+    fn decoder(&self, address: u64) -> Option<Decoder<'data>> {
+        self.segments.iter().find_map(|(begin, bytes)| {
+            let distance = usize::try_from(address.checked_sub(*begin)?).ok()?;
+            let bytes = bytes.get(distance..).filter(|bytes| !bytes.is_empty())?;
+            Some(Decoder::with_ip(u64::BITS, bytes, address, DecoderOptions::NONE))
+        })
+    }
+}
+
+impl Entries<'_> {
+    /// Adds the functions that nothing else describes.
+    pub(super) fn read_code(&mut self, elf: Content<'_>) -> Result<(), Error> {
+        let Some(sections) = code_sections(elf) else { return Ok(()) };
+        let gaps = self.gaps(&sections);
+        // Code is read only if it has to be.
+        if gaps.iter().map(|gap| gap.end - gap.start).sum::<u64>() < MIN_GAP_BYTES {
+            return Ok(());
+        }
+        let Some(known) = Known::locate(elf) else { return Ok(()) };
+        let code = Code { segments: known.segments.clone(), gaps };
+        self.add_described(&functions::describe(&code, &known))
+    }
+
+    /// Adds the rows of instructions, sorted by address. Where two functions disagree, there is no row.
+    fn add_described(&mut self, described: &[Described]) -> Result<(), Error> {
+        for run in described.chunk_by(|one, next| next.address <= one.address + one.length) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let length = last.address + last.length - first.address;
+            let Some(addresses) = self.text.relative(first.address, length) else { continue };
+            if self.spans.len() >= MAX_FUNCTIONS {
+                return Err(Error::TooManyFunctions);
+            }
+            let first_row = self.rows.len();
+            for same in run.chunk_by(|one, next| one.address == next.address) {
+                let distance = u32::try_from(same[0].address - first.address).unwrap_or(u32::MAX);
+                let address = addresses.start.saturating_add(distance);
+                let agrees = same.iter().all(|other| other.row.rule() == same[0].row.rule());
+                let row = if agrees { same[0].row.at(address) } else { Row::plain(address, RowKind::None) };
+                push(&mut self.rows, first_row, row);
+            }
+            if self.rows.len() > MAX_ROWS {
+                return Err(Error::TooManyRows);
+            }
+            self.spans.push(Span::new(addresses, first_row..self.rows.len()));
+        }
+        Ok(())
+    }
+
+    /// Addresses of code that no entry describes, in these sections.
+    fn gaps(&self, sections: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut described: Vec<_> = self.spans.iter().map(|span| span.addresses.clone()).collect();
+        described.sort_unstable_by_key(|addresses| addresses.start);
+        let start = self.text.start();
+        let described: Vec<_> =
+            described.iter().map(|it| start + u64::from(it.start)..start + u64::from(it.end)).collect();
+        let mut gaps = Vec::new();
+        for section in sections {
+            let mut at = section.start;
+            // Entries may overlap, but an entry before the section ends before it.
+            let first = described.partition_point(|it| it.start < section.start).saturating_sub(1);
+            for described in described[first..].iter().take_while(|it| it.start < section.end) {
+                if described.start > at {
+                    gaps.push(at..described.start);
+                }
+                at = at.max(described.end);
+            }
+            if at < section.end {
+                gaps.push(at..section.end);
+            }
+        }
+        gaps
+    }
+}

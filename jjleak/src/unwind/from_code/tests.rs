@@ -1,0 +1,132 @@
+//! Rows from code against the call frame information of the same code, and by hand.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use jjleak_common::unwind::{Row, RowKind, SavedFp};
+
+use super::Code;
+use super::functions::{self, Described};
+use super::known::{Known, code_sections};
+use crate::file_content::Content;
+use crate::unwind::compile_described;
+
+const BEGIN: u64 = 0x1000;
+
+/// Rows of the code by offset. A function begins at its beginning, and others at `starts`.
+fn rows(code: &[u8], starts: &[u64]) -> Vec<(u64, Row)> {
+    let end = BEGIN + code.len() as u64;
+    let segments = vec![(BEGIN, code)];
+    let known = Known {
+        segments: segments.clone(),
+        certain: starts.iter().map(|offset| BEGIN + offset).chain([BEGIN]).collect(),
+        doubtful: HashSet::new(),
+        has_all: true,
+    };
+    let gaps = std::iter::once(BEGIN..end).collect();
+    let described = functions::describe(&Code { segments, gaps }, &known);
+    described.iter().map(|it| (it.address - BEGIN, it.row)).collect()
+}
+
+fn by_sp(words: u64, saved_at: Option<i64>) -> Row {
+    let saved = if saved_at.is_some() { SavedFp::AtCfa } else { SavedFp::Register };
+    Row::new(0, RowKind::Sp, words, saved, saved_at.unwrap_or_default()).unwrap()
+}
+
+#[test]
+fn a_function_is_followed_along_its_branches() {
+    // push %rbp; sub $16, %rsp; test %edi, %edi; je 1f; xor %ebp, %ebp; 1: add $16, %rsp; pop %rbp; ret
+    let code =
+        [0x55, 0x48, 0x83, 0xec, 16, 0x85, 0xff, 0x74, 2, 0x31, 0xed, 0x48, 0x83, 0xc4, 16, 0x5d, 0xc3];
+    let rows = rows(&code, &[]);
+    assert_eq!(rows.len(), 8);
+    assert_eq!(rows[0], (0, by_sp(1, None)));
+    assert_eq!(rows[2], (5, by_sp(4, Some(-2))));
+    // Whether the register still has it depends on the way; the word on the stack has it in any case.
+    assert_eq!(rows[5], (11, by_sp(4, Some(-2))));
+    assert_eq!(rows[7], (16, by_sp(1, None)));
+}
+
+#[test]
+fn ways_that_disagree_have_no_rows() {
+    // test %edi, %edi; je 1f; push %rax; 1: ret
+    assert_eq!(rows(&[0x85, 0xff, 0x74, 1, 0x50, 0xc3], &[]), []);
+}
+
+#[test]
+fn a_frame_pointer_that_is_used_for_something_else_is_found_where_it_was_saved() {
+    // push %rbp; mov %rdi, %rbp; call +0; pop %rbp; ret
+    let code = [0x55, 0x48, 0x89, 0xfd, 0xe8, 0, 0, 0, 0, 0x5d, 0xc3];
+    assert_eq!(rows(&code, &[])[2], (4, by_sp(2, Some(-2))));
+}
+
+#[test]
+fn behind_a_call_that_does_not_return_begins_another_function() {
+    // sub $8, %rsp; call exit; next: push %rbx; pop %rbx; ret
+    let code = [0x48, 0x83, 0xec, 8, 0xe8, 0x10, 0, 0, 0, 0x53, 0x5b, 0xc3];
+    // It gets no rows of this one. If it is known, it has its own.
+    let own = [(0, by_sp(1, None)), (4, by_sp(2, None))];
+    assert_eq!(rows(&code, &[]), own);
+    let others = [(9, by_sp(1, None)), (10, by_sp(2, None)), (11, by_sp(1, None))];
+    assert_eq!(rows(&code, &[9]), [&own[..], &others].concat());
+}
+
+#[test]
+fn a_thread_begins_where_the_frame_pointer_is_cleared() {
+    // As musl's clone: test %eax, %eax; jne 1f; xor %ebp, %ebp; pop %rdi; call *%r9; hlt; 1: ret
+    let code = [0x85, 0xc0, 0x75, 7, 0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1, 0xf4, 0xc3];
+    let rows = rows(&code, &[]);
+    assert_eq!(rows[3], (6, Row::plain(0, RowKind::End)));
+    assert_eq!(rows[4], (7, Row::plain(0, RowKind::End)));
+    assert_eq!(rows[5], (11, by_sp(1, None)));
+}
+
+#[test]
+fn an_aligned_stack_is_left_by_the_frame_pointer() {
+    // push %rbp; mov %rsp, %rbp; and $-32, %rsp; call +0; leave; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3];
+    let aligned = Row::new(0, RowKind::Fp, 2, SavedFp::AtCfa, -2).unwrap();
+    assert_eq!(rows(&code, &[])[3], (8, aligned));
+}
+
+#[test]
+fn what_is_no_function_has_no_rows() {
+    // A return that finds no return address; an unknown stack pointer; no code.
+    for code in [&[0x50, 0xc3][..], &[0x48, 0x89, 0xc4, 0xc3], &[0x06], &[]] {
+        assert_eq!(rows(code, &[]), [], "{code:x?}");
+    }
+}
+
+/// Compares all instructions of a file's functions with its call frame information. Returns how many agree, and how many do not.
+fn compare(path: &Path) -> (u32, u32) {
+    let file = fs::read(path).unwrap();
+    let elf = Content::from(&*file);
+    let described = compile_described(elf).unwrap();
+    let known = Known::locate(elf).unwrap();
+    let code = Code { segments: known.segments.clone(), gaps: code_sections(elf).unwrap() };
+    let (mut agreeing, mut disagreeing) = (0, 0);
+    for Described { address, row: found, .. } in functions::describe(&code, &known) {
+        let Some(row) = described.find(address) else { continue };
+        // By the other register; or nothing is said of it.
+        if found.kind() != row.kind() || row.kind() != RowKind::Sp as u64 {
+            continue;
+        }
+        let same = found.offset_bytes() == row.offset_bytes() && saves_alike(found, row);
+        *(if same { &mut agreeing } else { &mut disagreeing }) += 1;
+    }
+    (agreeing, disagreeing)
+}
+
+/// From where the frame pointer is saved up to where it changes, both the word and the register have it.
+fn saves_alike(found: Row, row: Row) -> bool {
+    let has_register = [found, row].iter().any(|row| row.saved() == SavedFp::Register as u64);
+    has_register || (found.saved(), found.fp_offset_bytes()) == (row.saved(), row.fp_offset_bytes())
+}
+
+#[test]
+fn rows_from_code_are_those_of_the_call_frame_information() {
+    let own = std::env::current_exe().unwrap();
+    let (agreeing, disagreeing) = compare(&own);
+    assert!(agreeing > 100_000 && disagreeing * 10_000 < agreeing, "{agreeing}, {disagreeing}");
+}
