@@ -1,7 +1,8 @@
 //! Folder for cache files. Losing an entry affects speed only, so entries that another user could have written are
 //! ignored, and those not used for longest are deleted when the folder exceeds its limits.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::env;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
@@ -31,6 +32,28 @@ impl CacheFolder {
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
+    }
+
+    /// The folder of this user: in `XDG_CACHE_HOME` if that is set; otherwise the system's for root, and the user's (XDG Base
+    /// Directory Specification), none without a home. A world-writable folder will not do: others could have prepared it.
+    #[must_use]
+    pub fn of_user() -> Option<Self> {
+        let own = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches = if Uid::effective().is_root() {
+            // sudo can leave root the variables of a user.
+            let own = own.filter(|caches| fs::metadata(caches).is_ok_and(|caches| is_roots(&caches)));
+            own.unwrap_or_else(|| PathBuf::from("/var/cache"))
+        } else {
+            let home = || env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+            own.or_else(|| home().map(|home| home.join(".cache")))?
+        };
+        Some(Self::new(caches.join("jjleak")))
+    }
+
+    /// Fails if nothing can be written.
+    pub fn check(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
+        Builder::new().prefix(".kept-").tempfile_in(&self.folder).map(drop)
     }
 
     /// Opens an entry, which counts as used now. Fails with [`io::ErrorKind::PermissionDenied`] if another user could have
@@ -90,6 +113,11 @@ impl CacheFolder {
     }
 }
 
+/// Returns true if only root can write to a folder.
+fn is_roots(folder: &Metadata) -> bool {
+    folder.is_dir() && folder.uid() == 0 && folder.mode() & WRITABLE_BY_OTHERS == 0
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -113,5 +141,16 @@ mod tests {
         assert_eq!(left(), [true, true, true, false]);
         folder.shrink(40, 1).unwrap();
         assert_eq!(left(), [false, false, true, false]);
+    }
+
+    #[test]
+    fn root_uses_no_folder_in_which_others_can_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_private = |mode| {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            is_roots(&fs::metadata(folder.path()).unwrap())
+        };
+        let is_root = Uid::effective().is_root();
+        assert_eq!([0o700, 0o755, 0o775, 0o1777].map(is_private), [is_root, is_root, false, false]);
     }
 }

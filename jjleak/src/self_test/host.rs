@@ -8,6 +8,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::Uid;
 use serde::Serialize;
 
+use crate::cache_folder::CacheFolder;
 use crate::distribution::Distribution;
 use crate::processes::{ControlGroup, GroupMemory, Pid};
 
@@ -45,6 +46,17 @@ pub struct HostFacts {
     pub settings: Vec<(&'static str, String)>,
     /// Control groups.
     pub cgroup: CgroupFacts,
+    /// Folder of the cache, and the reason if it cannot be used: unwind tables are then compiled anew in each run.
+    pub cache: CacheFacts,
+}
+
+/// Facts about the cache.
+#[derive(Debug, Serialize)]
+pub struct CacheFacts {
+    /// The folder; empty without a home.
+    pub folder: String,
+    /// Reason why nothing can be written there; empty if it can.
+    pub why_not: String,
 }
 
 /// Facts about control groups.
@@ -77,7 +89,21 @@ impl HostFacts {
             user: Uid::effective().as_raw(),
             settings: settings(),
             cgroup: CgroupFacts::read(),
+            cache: CacheFacts::read(),
         }
+    }
+}
+
+impl CacheFacts {
+    fn read() -> Self {
+        let Some(cache) = CacheFolder::of_user() else {
+            return Self {
+                folder: String::new(),
+                why_not: "neither HOME nor XDG_CACHE_HOME is set".to_owned(),
+            };
+        };
+        let why_not = cache.check().err().map(|error| error.to_string()).unwrap_or_default();
+        Self { folder: cache.path("").display().to_string().trim_end_matches('/').to_owned(), why_not }
     }
 }
 

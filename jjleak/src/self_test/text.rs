@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::host::CacheFacts;
 use super::{Requirement, SelfTest, Trial};
 use crate::render::{humane_bytes, printable};
 
@@ -43,6 +44,20 @@ fn host(out: &mut String, test: &SelfTest) {
     let others = if group.reads_others { "" } else { "; groups of other processes cannot be read" };
     let _ =
         writeln!(out, "control groups: {}; own: {}{charged}{others}", group.hierarchy, printable(&group.own));
+    cache(out, &host.cache);
+}
+
+fn cache(out: &mut String, cache: &CacheFacts) {
+    let CacheFacts { folder, why_not } = cache;
+    let _ = match why_not.as_str() {
+        "" => writeln!(out, "cache: {}", printable(folder)),
+        why => writeln!(
+            out,
+            "cache: none ({} {}): unwind tables are compiled anew in each run",
+            printable(folder),
+            printable(why)
+        ),
+    };
 }
 
 fn requirement(out: &mut String, requirement: &Requirement) {

@@ -1,15 +1,11 @@
 //! Keeps the kernel side's unwind tables up to date with the processes' mappings.
 
 use std::collections::{HashMap, HashSet};
-use std::env;
-use std::fs::{self, Metadata};
 use std::mem;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jjleak_common::unwind::MAX_MAPPINGS;
-use nix::unistd::Uid;
 
 use super::Scan;
 use super::process::Watched;
@@ -242,30 +238,8 @@ pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<VerifiedRows,
     cache.rows(&module.key(), Content::from(&content)).map_err(|error| error.to_string())
 }
 
-/// Folder of the cache: in `XDG_CACHE_HOME` if that is set; otherwise the system's for root, and the user's (XDG Base Directory
-/// Specification), none without a home. A world-writable folder will not do: others could have prepared it.
-pub(super) fn cache_folder() -> Option<PathBuf> {
-    let own = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    if Uid::effective().is_root() {
-        // sudo can leave root the variables of a user.
-        let own = own.filter(|caches| fs::metadata(caches).is_ok_and(|caches| is_roots(&caches)));
-        return Some(own.unwrap_or_else(|| PathBuf::from("/var/cache")).join("jjleak"));
-    }
-    let home = || env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    let own = own.or_else(|| home().map(|home| home.join(".cache")));
-    own.map(|caches| caches.join("jjleak"))
-}
-
-/// Returns true if only root can write to a folder.
-fn is_roots(folder: &Metadata) -> bool {
-    const WRITABLE_BY_OTHERS: u32 = 0o022;
-    folder.is_dir() && folder.uid() == 0 && folder.mode() & WRITABLE_BY_OTHERS == 0
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use crate::processes::{ModuleFiles, ModuleTable};
 
@@ -277,17 +251,6 @@ mod tests {
         let error = RowsRefused::Write(attach::Error::ObjectLacks { what: "map", name: "ROWS" });
         let error = Unfit { path: PathBuf::new(), refused: error, at };
         assert!(!error.can_be_tried(at, |_| true) && error.can_be_tried(at + RETRY_AFTER, |_| true));
-    }
-
-    #[test]
-    fn root_uses_no_folder_in_which_others_can_write() {
-        let folder = tempfile::tempdir().unwrap();
-        let is_private = |mode| {
-            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
-            is_roots(&fs::metadata(folder.path()).unwrap())
-        };
-        let is_root = Uid::effective().is_root();
-        assert_eq!([0o700, 0o755, 0o775, 0o1777].map(is_private), [is_root, is_root, false, false]);
     }
 
     #[test]

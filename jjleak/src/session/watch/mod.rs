@@ -54,7 +54,6 @@ use crate::processes::{Mapping, Module, Pid, Wanted, living_thread};
 use crate::profile::Coverage;
 use crate::session::{AllocatorChoice, Error, Listing, Probed};
 use accounting::Accounting;
-use code::cache_folder;
 use ended::Dead;
 use files::Files;
 use lifecycle::{Lifecycle, to_reserve};
@@ -96,7 +95,7 @@ impl Watch {
         choice: AllocatorChoice,
         pids: &[Pid],
     ) -> Result<Self, Error> {
-        let (cache, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
+        let (cache, choice) = (CacheFolder::of_user(), Arc::new(choice));
         let ahead = SearchAhead::begin(pids, &choice, cache.as_ref());
         let settings = Settings { reserved: to_reserve(&wanted, &settings), ..settings };
         let mut attachment = Attachment::load(settings)?;

@@ -245,7 +245,7 @@ impl Way<'_, '_> {
 
     /// Returns true if this address belongs to another function, or to code with call frame information.
     fn is_other(&self, at: u64) -> bool {
-        at != self.start && self.others.starts.contains(&at) || !self.code.is_gap(at)
+        at != self.start && self.others.starts.contains(&at) || !self.code.gaps.contains(at)
     }
 }
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use jjleak_common::unwind::{Row, RowKind};
 
-use super::function::{self, Instructions, Others};
+use super::function::{self, Others};
 use super::{Code, Known};
 
-/// Maximum number of instructions followed in a module, twice: half a second. Code beyond has no rows.
-const MAX_INSTRUCTIONS: usize = 2 << 20;
+/// Maximum number of instructions followed in a module, twice: half a second, and 24 MiB for their rows. Code beyond has no rows.
+const MAX_INSTRUCTIONS: usize = 1 << 20;
 /// Maximum number of functions.
-const MAX_FUNCTIONS: usize = 1 << 17;
+pub(super) const MAX_FUNCTIONS: usize = 1 << 17;
 
 /// An instruction with its row.
 pub(super) struct Described {
@@ -35,15 +35,14 @@ pub(super) fn describe(code: &Code<'_>, known: &Known<'_>) -> Vec<Described> {
     let found = Found::new(code, known);
     let others = Others { starts: &found.starts, returning: &found.returning, ending: &found.ending };
     let mut left = MAX_INSTRUCTIONS;
-    let follow = |start: &u64| (*start, function::follow(code, *start, &others, &mut left));
-    let functions: Vec<(u64, Instructions)> = found.followed.iter().map(follow).collect();
     let certain: HashSet<u64> = known.certain.iter().copied().collect();
     let mut described = Vec::new();
-    for (start, seen) in &functions {
+    for start in &found.followed {
+        let seen = function::follow(code, *start, &others, &mut left);
         // A relocated word may be a place in a function to jump to.
         let is_certain = certain.contains(start) || !known.doubtful.contains(start);
-        let leaving = function::leaving(seen);
-        let reached = if is_certain { function::certain(seen, *start) } else { HashSet::new() };
+        let leaving = function::leaving(&seen);
+        let reached = if is_certain { function::certain(&seen, *start) } else { HashSet::new() };
         let proven = seen.iter().filter(|(at, _)| leaving.contains(at) || reached.contains(at));
         described.extend(proven.map(|(at, seen)| Described {
             address: *at,
@@ -58,7 +57,7 @@ pub(super) fn describe(code: &Code<'_>, known: &Known<'_>) -> Vec<Described> {
 
 impl Found {
     fn new(code: &Code<'_>, known: &Known<'_>) -> Self {
-        let starts: BTreeSet<u64> = known.find(code).into_iter().take(MAX_FUNCTIONS).collect();
+        let starts = known.find(code);
         let mut open: VecDeque<u64> = starts.iter().copied().collect();
         let (returning, ending) = (HashSet::new(), HashSet::new());
         let mut found = Self { starts, followed: Vec::new(), returning, ending };
@@ -72,7 +71,7 @@ impl Found {
             } else if function::ends(&seen, start) {
                 found.ending.insert(start);
             }
-            for name in seen.values().filter_map(|seen| seen.names).filter(|name| code.is_gap(*name)) {
+            for name in seen.values().filter_map(|seen| seen.names).filter(|name| code.gaps.contains(*name)) {
                 if found.starts.len() < MAX_FUNCTIONS && found.starts.insert(name) {
                     open.push_back(name);
                 }

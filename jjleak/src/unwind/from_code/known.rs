@@ -12,7 +12,7 @@ use object::elf::{
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 use object::{LittleEndian, ReadRef};
 
-use super::{Code, function::named};
+use super::{Code, Gaps, function::named, functions::MAX_FUNCTIONS};
 use crate::file_content::Content;
 
 /// Maximum number of executable segments, and of executable sections.
@@ -29,9 +29,9 @@ type Sections<'data> = SectionTable<'data, FileHeader64<LittleEndian>, Content<'
 pub(super) struct Known<'data> {
     /// Addresses and bytes of the executable segments.
     pub(super) segments: Vec<(u64, &'data [u8])>,
-    /// Addresses of symbols of functions, and the entry point.
+    /// Addresses of symbols of functions in the gaps, and the entry point.
     pub(super) certain: Vec<u64>,
-    /// Addresses of relocated words: functions, or places in functions to jump to.
+    /// Relocated words that lead into the gaps: functions, or places in functions to jump to.
     pub(super) doubtful: HashSet<u64>,
     /// True if the file is not stripped: symbols are all functions.
     pub(super) has_all: bool,
@@ -39,7 +39,7 @@ pub(super) struct Known<'data> {
 
 impl<'data> Known<'data> {
     /// Reads what a file says. A damaged table counts as none.
-    pub(super) fn locate(elf: Content<'data>) -> Option<Self> {
+    pub(super) fn locate(elf: Content<'data>, gaps: &Gaps) -> Option<Self> {
         let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
         let segments = code_segments(header, elf)?.filter_map(|segment| {
             let bytes = elf.read_bytes_at(segment.p_offset(LittleEndian), segment.p_filesz(LittleEndian));
@@ -48,14 +48,15 @@ impl<'data> Known<'data> {
         let segments = segments.take(MAX_SEGMENTS).collect();
         let table = header.sections(LittleEndian, elf).unwrap_or_default();
         let mut certain = vec![header.e_entry.get(LittleEndian)];
-        let has_all = symbols(&table, elf, &mut certain);
-        Some(Self { doubtful: relocated(&table, elf), segments, certain, has_all })
+        let has_all = symbols(&table, elf, gaps, &mut certain);
+        Some(Self { doubtful: relocated(&table, elf, gaps), segments, certain, has_all })
     }
 
     /// The functions in the gaps.
     pub(super) fn find(&self, code: &Code<'_>) -> BTreeSet<u64> {
         let known = self.certain.iter().chain(&self.doubtful).copied();
-        let mut starts: BTreeSet<u64> = known.filter(|address| code.is_gap(*address)).collect();
+        let in_gap = known.filter(|address| code.gaps.contains(*address));
+        let mut starts: BTreeSet<u64> = in_gap.take(MAX_FUNCTIONS).collect();
         if self.has_all {
             return starts;
         }
@@ -107,7 +108,7 @@ pub(super) fn code_sections(elf: Content<'_>) -> Option<Vec<Range<u64>>> {
 }
 
 /// Adds the addresses of functions. Returns true if they are all.
-fn symbols<'data>(table: &Sections<'data>, elf: Content<'data>, known: &mut Vec<u64>) -> bool {
+fn symbols<'data>(table: &Sections<'data>, elf: Content<'data>, gaps: &Gaps, known: &mut Vec<u64>) -> bool {
     let mut has_all = false;
     for kind in [SHT_SYMTAB, SHT_DYNSYM] {
         let Ok(symbols) = table.symbols(LittleEndian, elf, kind) else { continue };
@@ -116,13 +117,14 @@ fn symbols<'data>(table: &Sections<'data>, elf: Content<'data>, known: &mut Vec<
             .iter()
             .take(MAX_ENTRIES)
             .filter(|symbol| symbol.st_type() == STT_FUNC && !symbol.is_undefined(LittleEndian));
-        known.extend(functions.map(|symbol| symbol.st_value(LittleEndian)));
+        let addresses = functions.map(|symbol| symbol.st_value(LittleEndian));
+        known.extend(addresses.filter(|address| gaps.contains(*address)).take(MAX_FUNCTIONS));
     }
     has_all
 }
 
 /// The words that the loader makes of relative addresses: some are functions in tables.
-fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>) -> HashSet<u64> {
+fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>, gaps: &Gaps) -> HashSet<u64> {
     let mut left = MAX_ENTRIES;
     let mut words = HashSet::new();
     for section in table.iter() {
@@ -130,7 +132,8 @@ fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>) -> HashSet<u64
         let relocations = &relocations[..relocations.len().min(left)];
         left -= relocations.len();
         let relative = relocations.iter().filter(|it| it.r_type(LittleEndian, false) == R_X86_64_RELATIVE);
-        words.extend(relative.map(|it| it.r_addend(LittleEndian).cast_unsigned()));
+        let addresses = relative.map(|it| it.r_addend(LittleEndian).cast_unsigned());
+        words.extend(addresses.filter(|address| gaps.contains(*address)).take(MAX_FUNCTIONS));
     }
     words
 }
@@ -140,11 +143,11 @@ fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>) -> HashSet<u64
 fn search(address: u64, bytes: &[u8], code: &Code<'_>, starts: &mut BTreeSet<u64>) {
     let mut decoder = Decoder::with_ip(u64::BITS, bytes, address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
-    while decoder.can_decode() {
+    while decoder.can_decode() && starts.len() < MAX_FUNCTIONS {
         let at = decoder.ip();
         decoder.decode_out(&mut instruction);
-        let target = named(&instruction).filter(|target| code.is_gap(*target));
-        if let Some(target) = target.filter(|_| !code.is_gap(at)) {
+        let target = named(&instruction).filter(|target| code.gaps.contains(*target));
+        if let Some(target) = target.filter(|_| !code.gaps.contains(at)) {
             starts.insert(target);
         }
     }

@@ -48,17 +48,25 @@ const MIN_GAP_BYTES: u64 = 2048;
 struct Code<'data> {
     /// Addresses and bytes of the segments.
     segments: Vec<(u64, &'data [u8])>,
-    /// Addresses without call frame information, sorted.
-    gaps: Vec<Range<u64>>,
+    gaps: Gaps,
+}
+
+/// Addresses without call frame information, sorted.
+struct Gaps(Vec<Range<u64>>);
+
+impl Gaps {
+    fn contains(&self, address: u64) -> bool {
+        let following = self.0.partition_point(|gap| gap.start <= address);
+        following.checked_sub(1).is_some_and(|index| self.0[index].contains(&address))
+    }
+
+    /// Number of addresses.
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|gap| gap.end - gap.start).sum()
+    }
 }
 
 impl<'data> Code<'data> {
-    /// Returns true if an address has no call frame information.
-    fn is_gap(&self, address: u64) -> bool {
-        let following = self.gaps.partition_point(|gap| gap.start <= address);
-        following.checked_sub(1).is_some_and(|index| self.gaps[index].contains(&address))
-    }
-
     /// A decoder from an address on; `None` if there is no code.
     fn decoder(&self, address: u64) -> Option<Decoder<'data>> {
         self.segments.iter().find_map(|(begin, bytes)| {
@@ -75,10 +83,10 @@ impl Entries<'_> {
         let Some(sections) = code_sections(elf) else { return Ok(()) };
         let gaps = self.gaps(&sections);
         // Code is read only if it has to be.
-        if gaps.iter().map(|gap| gap.end - gap.start).sum::<u64>() < MIN_GAP_BYTES {
+        if gaps.bytes() < MIN_GAP_BYTES {
             return Ok(());
         }
-        let Some(known) = Known::locate(elf) else { return Ok(()) };
+        let Some(known) = Known::locate(elf, &gaps) else { return Ok(()) };
         let code = Code { segments: known.segments.clone(), gaps };
         self.add_described(&functions::describe(&code, &known))
     }
@@ -109,7 +117,7 @@ impl Entries<'_> {
     }
 
     /// Addresses of code that no entry describes, in these sections.
-    fn gaps(&self, sections: &[Range<u64>]) -> Vec<Range<u64>> {
+    fn gaps(&self, sections: &[Range<u64>]) -> Gaps {
         let mut described: Vec<_> = self.spans.iter().map(|span| span.addresses.clone()).collect();
         described.sort_unstable_by_key(|addresses| addresses.start);
         let start = self.text.start();
@@ -130,6 +138,6 @@ impl Entries<'_> {
                 gaps.push(at..section.end);
             }
         }
-        gaps
+        Gaps(gaps)
     }
 }

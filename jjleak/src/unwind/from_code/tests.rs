@@ -6,9 +6,9 @@ use std::path::Path;
 
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
-use super::Code;
 use super::functions::{self, Described};
 use super::known::{Known, code_sections};
+use super::{Code, Gaps};
 use crate::file_content::Content;
 use crate::unwind::compile_described;
 
@@ -24,7 +24,7 @@ fn rows(code: &[u8], starts: &[u64]) -> Vec<(u64, Row)> {
         doubtful: HashSet::new(),
         has_all: true,
     };
-    let gaps = std::iter::once(BEGIN..end).collect();
+    let gaps = Gaps(std::iter::once(BEGIN..end).collect());
     let described = functions::describe(&Code { segments, gaps }, &known);
     described.iter().map(|it| (it.address - BEGIN, it.row)).collect()
 }
@@ -103,8 +103,9 @@ fn compare(path: &Path) -> (u32, u32) {
     let file = fs::read(path).unwrap();
     let elf = Content::from(&*file);
     let described = compile_described(elf).unwrap();
-    let known = Known::locate(elf).unwrap();
-    let code = Code { segments: known.segments.clone(), gaps: code_sections(elf).unwrap() };
+    let gaps = Gaps(code_sections(elf).unwrap());
+    let known = Known::locate(elf, &gaps).unwrap();
+    let code = Code { segments: known.segments.clone(), gaps };
     let (mut agreeing, mut disagreeing) = (0, 0);
     for Described { address, row: found, .. } in functions::describe(&code, &known) {
         let Some(row) = described.find(address) else { continue };
