@@ -11,6 +11,23 @@ const MAX_INSTRUCTIONS: usize = 1 << 15;
 /// Maximum number of calls of a function behind which its code is left out.
 const MAX_ENDS: usize = 8;
 
+/// The address of another function in an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// It is called there.
+    Call(u64),
+    /// Its address is taken; or that of a place in this function.
+    Address(u64),
+}
+
+impl Name {
+    pub(super) const fn address(self) -> u64 {
+        match self {
+            Self::Call(address) | Self::Address(address) => address,
+        }
+    }
+}
+
 /// How a function is left at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
@@ -18,7 +35,9 @@ enum Exit {
     Return,
     /// It jumps to another function.
     Jump,
-    /// What follows is unknown: one of several targets of a jump, or behind a call where the code contradicts itself.
+    /// It jumps to one of several places in it, which are unknown.
+    Table,
+    /// What follows is unknown: behind a call where the code contradicts itself.
     Unknown,
 }
 
@@ -35,7 +54,7 @@ pub(super) struct Seen {
     /// The first call that may not return, on the way to it.
     call: Option<u64>,
     /// A function that is called, or whose address is taken.
-    pub(super) names: Option<u64>,
+    pub(super) names: Option<Name>,
 }
 
 /// The instructions of a function, by address.
@@ -82,14 +101,20 @@ pub(super) fn follow(code: &Code<'_>, start: u64, others: &Others<'_>, left: &mu
     }
 }
 
-/// Instructions from which the function is left: what they say is proven by where that is.
-pub(super) fn leaving(seen: &Instructions) -> HashSet<u64> {
-    leading_to(seen, |it| matches!(it.exit, Some(Exit::Return | Exit::Jump)))
+/// Instructions from which the function returns: what they say is proven by where that is. A jump proves nothing: it could be to a
+/// place in a function of which this is another place.
+pub(super) fn returning(seen: &Instructions) -> HashSet<u64> {
+    leading_to(seen, |it| it.exit == Some(Exit::Return))
+}
+
+/// Returns true if the function jumps to places in it that are unknown.
+pub(super) fn has_table(seen: &Instructions) -> bool {
+    seen.values().any(|it| it.exit == Some(Exit::Table))
 }
 
 /// Returns true if the function at `start` returns. That a function to which it jumps does is unknown.
 pub(super) fn returns(seen: &Instructions, start: u64) -> bool {
-    leading_to(seen, |it| it.exit == Some(Exit::Return)).contains(&start)
+    returning(seen).contains(&start)
 }
 
 /// Returns true if the function at `start` never returns, nor jumps to any that might.
@@ -234,7 +259,7 @@ impl Way<'_, '_> {
             }
             // A jump to another function, or one of several targets that are unknown.
             FlowControl::IndirectBranch => {
-                seen.exit = Some(if frame.can_leave() { Exit::Jump } else { Exit::Unknown });
+                seen.exit = Some(if frame.can_leave() { Exit::Jump } else { Exit::Table });
                 return Ok(false);
             }
             FlowControl::Interrupt | FlowControl::Exception => return Ok(false),
@@ -250,15 +275,15 @@ impl Way<'_, '_> {
 }
 
 /// The function that an instruction calls, or whose address it takes.
-pub(super) fn named(instruction: &Instruction) -> Option<u64> {
+pub(super) fn named(instruction: &Instruction) -> Option<Name> {
     match instruction.flow_control() {
         FlowControl::Call if instruction.op0_kind() == OpKind::NearBranch64 => {
-            Some(instruction.near_branch_target())
+            Some(Name::Call(instruction.near_branch_target()))
         }
         FlowControl::Next
             if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() =>
         {
-            Some(instruction.ip_rel_memory_address())
+            Some(Name::Address(instruction.ip_rel_memory_address()))
         }
         _ => None,
     }

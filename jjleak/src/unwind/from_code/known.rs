@@ -12,7 +12,11 @@ use object::elf::{
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 use object::{LittleEndian, ReadRef};
 
-use super::{Code, Gaps, function::named, functions::MAX_FUNCTIONS};
+use super::{
+    Code, Gaps,
+    function::{Name, named},
+    functions::MAX_FUNCTIONS,
+};
 use crate::file_content::Content;
 
 /// Maximum number of executable segments, and of executable sections.
@@ -146,7 +150,7 @@ fn search(address: u64, bytes: &[u8], code: &Code<'_>, starts: &mut BTreeSet<u64
     while decoder.can_decode() && starts.len() < MAX_FUNCTIONS {
         let at = decoder.ip();
         decoder.decode_out(&mut instruction);
-        let target = named(&instruction).filter(|target| code.gaps.contains(*target));
+        let target = named(&instruction).map(Name::address).filter(|target| code.gaps.contains(*target));
         if let Some(target) = target.filter(|_| !code.gaps.contains(at)) {
             starts.insert(target);
         }

@@ -6,8 +6,8 @@
 //!
 //! - Code behind it returns, and finds the return address and the caller's frame pointer there: going back from the return, the
 //!   CFA is known, whatever function it is.
-//! - It is reached from the function's first instruction, over calls of functions that return. Behind a call that may not return
-//!   can be another function's code.
+//! - It is reached from the first instruction of a function, over calls of functions that return. Behind a call that may not
+//!   return can be another function's code; and an address that is taken can be that of a place in a function to jump to.
 //!
 //! All ways to an instruction have to agree.
 //!

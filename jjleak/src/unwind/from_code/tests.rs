@@ -91,6 +91,13 @@ fn an_aligned_stack_is_left_by_the_frame_pointer() {
 }
 
 #[test]
+fn a_place_to_jump_to_is_no_function() {
+    // push %rbx; lea 1f(%rip), %rax; jmp *%rax; 1: call *%rbx; jmp *%rax: an interpreter, whose instructions jump to the next one.
+    let code = [0x53, 0x48, 0x8d, 0x05, 2, 0, 0, 0, 0xff, 0xe0, 0xff, 0xd3, 0xff, 0xe0];
+    assert_eq!(rows(&code, &[]), [(0, by_sp(1, None)), (1, by_sp(2, None)), (8, by_sp(2, None))]);
+}
+
+#[test]
 fn what_is_no_function_has_no_rows() {
     // A return that finds no return address; an unknown stack pointer; no code.
     for code in [&[0x50, 0xc3][..], &[0x48, 0x89, 0xc4, 0xc3], &[0x06], &[]] {
