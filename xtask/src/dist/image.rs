@@ -58,7 +58,8 @@ pub(super) fn build(release: &Release, program: &Path, licences: &Path) -> Resul
         container,
     ]))?;
     let archive = release.folder.join(format!("jjleak-{}-oci.tar", release.version));
-    let destination = format!("oci-archive:{}:jjleak:{}", archive.display(), release.version);
+    // An archive by buildah would have the time at which it was written.
+    let destination = format!("oci:{}:jjleak:{}", release.work.join("image").display(), release.version);
     run(&mut buildah(&[
         "commit",
         "--quiet",
@@ -71,5 +72,6 @@ pub(super) fn build(release: &Release, program: &Path, licences: &Path) -> Resul
         &destination,
     ]))
     .context("cannot write the image")?;
+    release.pack("image", &[], &["blobs", "index.json", "oci-layout"], &archive)?;
     Ok(archive)
 }

@@ -109,15 +109,21 @@ impl Release {
 
     /// Packs a folder that is in a folder of the work into an archive whose bytes depend on its content alone.
     fn tar(&self, within: &str, folder: &str, archive: &Path) -> Result<()> {
+        self.pack(within, &["--use-compress-program=gzip -n -9"], &[folder], archive)
+    }
+
+    /// Packs files of a folder of the work, with these options of tar.
+    fn pack(&self, within: &str, options: &[&str], files: &[&str], archive: &Path) -> Result<()> {
         announce(&format!("packing {}", archive.display()));
         command::run(
             self.command("tar")
                 .current_dir(self.work.join(within))
                 .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"])
                 .args(["--mode=u+rw,go+r,go-w", &format!("--mtime=@{}", self.epoch)])
-                .args(["--use-compress-program=gzip -n -9", "-cf"])
+                .args(options)
+                .arg("-cf")
                 .arg(archive)
-                .arg(folder),
+                .args(files),
         )
     }
 

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context, Result};
@@ -41,8 +42,9 @@ impl Packages {
         };
         deb(release, &target, &packages.deb, version)?;
         deb(release, &target, &packages.later_deb, LATER)?;
-        rpm(release, &target, &packages.rpm, version)?;
-        rpm(release, &target, &packages.later_rpm, LATER)?;
+        let source = source(release)?;
+        rpm(release, &source, &target, &packages.rpm, version)?;
+        rpm(release, &source, &target, &packages.later_rpm, LATER)?;
         Ok(packages)
     }
 }
@@ -57,10 +59,22 @@ fn deb(release: &Release, target: &Path, package: &Path, version: &str) -> Resul
     .context("cannot build the Debian package")
 }
 
-fn rpm(release: &Release, target: &Path, package: &Path, version: &str) -> Result<()> {
+/// The files of the commit with its time: the RPM package has the times of its files.
+fn source(release: &Release) -> Result<PathBuf> {
+    let (archive, source) = (release.work.join("source.tar"), release.work.join("source"));
+    fs::create_dir_all(&source)?;
+    run(Command::new("git")
+        .current_dir(workspace::root())
+        .args(["archive", "--format=tar", "HEAD", "--output"])
+        .arg(&archive))?;
+    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&source))?;
+    Ok(source)
+}
+
+fn rpm(release: &Release, source: &Path, target: &Path, package: &Path, version: &str) -> Result<()> {
     run(release
         .command(CARGO_RPM.find_or_build()?)
-        .current_dir(workspace::root())
+        .current_dir(source)
         .args(["--package", "jjleak", "--auto-req", "disabled", "--payload-compress", "gzip"])
         .args(["--set-metadata", &format!("version = {version:?}"), "--target-dir"])
         .arg(target)
