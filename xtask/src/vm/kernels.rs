@@ -98,7 +98,15 @@ fn kernels(suite: &str, folder: &Path) -> Result<Vec<PathBuf>> {
         }
         newest.push(name);
     }
-    newest.into_iter().map(|name| unpack(name, folder, || apt("apt-get"))).collect()
+    let mut kernels = Vec::new();
+    for name in newest {
+        // A package may be listed whose parts the archive does not have yet.
+        match unpack(name, folder, || apt("apt-get")) {
+            Ok(kernel) => kernels.push(kernel),
+            Err(error) => announce(&format!("{error:#}: left out")),
+        }
+    }
+    Ok(kernels)
 }
 
 /// The numbers in a package's name, for comparison.
