@@ -16,7 +16,7 @@ pub struct Distribution {
     pub name: String,
 }
 
-/// What to do for Linux 6.1 or newer, by distribution and version; docs/kernels.md has the same.
+/// The way to Linux 6.1 or newer, by distribution and version; docs/kernels.md lists the same.
 const NEWER_KERNELS: [(&str, &str, &str); 13] = [
     ("debian", "11", "apt install linux-image-6.1-amd64 (from bullseye-security)"),
     ("debian", "10", "upgrade to Debian 12"),
@@ -66,7 +66,7 @@ impl Distribution {
         self.names().any(|name| names.contains(&name))
     }
 
-    /// What to do on it for a kernel with all that jjleak needs; `None` if unknown.
+    /// The way to a kernel with everything that jjleak needs; `None` if unknown.
     #[must_use]
     pub fn newer_kernel(&self) -> Option<&'static str> {
         let major = |version: &str| version.split('.').next().unwrap_or_default().to_owned();

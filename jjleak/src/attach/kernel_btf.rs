@@ -1,4 +1,4 @@
-//! Where the kernel's type information (BTF) is: in sysfs, or in a file, because sysfs is hidden or the kernel was built without.
+//! Finds the kernel's type information (BTF): in sysfs, or in a file if sysfs is hidden, as in a container.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,8 @@ use object::{Object, ObjectSection};
 
 /// The running kernel's own.
 const IN_SYSFS: &str = "/sys/kernel/btf/vmlinux";
-/// Where distributions put a kernel with type information; `{}` is the kernel's release. libbpf looks there, too.
+/// Paths at which distributions install a kernel image with type information; `{}` is the kernel's release. libbpf searches the
+/// same ones.
 const PLACES: [&str; 7] = [
     "/boot/vmlinux-{}",
     "/lib/modules/{}/vmlinux-{}",

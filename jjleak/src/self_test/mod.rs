@@ -19,7 +19,7 @@ pub use trial::{Expected, Measured, run as try_profile};
 /// Version of the JSON document.
 const SCHEMA: u32 = 1;
 
-/// What works on this host.
+/// Result of a self-test of this host.
 #[derive(Debug, Serialize)]
 pub struct SelfTest {
     schema: u32,
@@ -57,7 +57,7 @@ pub enum Trial {
     Measured(Box<Measured>),
     /// It could not be profiled.
     Failed {
-        /// What failed, and why.
+        /// The failure and its cause.
         why: String,
         /// Remedy for the user.
         to_do: String,

@@ -16,7 +16,7 @@ const CHURN: Blocks = Blocks { number: 1000, bytes: 77 };
 /// Blocks that are kept.
 const LEAK: Blocks = Blocks { number: 1000, bytes: 123 };
 
-/// What the program allocates.
+/// Figures of the program.
 pub(super) const EXPECTED: Expected = Expected {
     live_bytes: LEAK.number * LEAK.bytes,
     live_objects: LEAK.number,

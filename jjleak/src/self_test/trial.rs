@@ -37,7 +37,7 @@ pub struct Expected {
     pub allocated_objects: u64,
 }
 
-/// What jjleak has counted.
+/// Result of the profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
     pub(super) expected: Expected,
@@ -127,7 +127,7 @@ impl Measured {
         }
     }
 
-    /// What is not as it should be, a line each.
+    /// Deviations from the expected result, a line each.
     pub(super) fn problems(&self) -> Vec<String> {
         let Self { expected, counted, .. } = self;
         let mut problems = Vec::new();

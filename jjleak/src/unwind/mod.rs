@@ -105,7 +105,7 @@ impl CallFrames<'_> {
         assemble::assemble(entries)
     }
 
-    /// What is said of the code, apart from the code itself.
+    /// The entries of call frame information and of Go's tables, without rows derived from code.
     fn entries(&self) -> Result<Entries<'_>, Error> {
         let mut entries = Entries::new(&self.text);
         // Before glibc's own entry, which does not say that nobody has called it; not as all that is known of the module.

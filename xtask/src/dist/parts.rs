@@ -1,4 +1,4 @@
-//! What the binary is made of: a bill of materials (`CycloneDX`), and the licences of all crates with their texts.
+//! Components of the binary: a bill of materials (`CycloneDX`), and the licences of all crates with their texts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

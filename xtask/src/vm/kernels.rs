@@ -152,7 +152,7 @@ fn try_kernel(kernel: &Path, archive: &Path, words: &str, what: &str) -> Result<
     Ok(row)
 }
 
-/// What the self-test and the runs have given.
+/// Result of the self-test and the runs.
 fn outcome(console: &str) -> Result<String> {
     let report = console.lines().find_map(|line| line.split_once(SELF_TEST)).context("no self-test")?.1;
     let report: Value = serde_json::from_str(report.trim()).context("the self-test is no JSON")?;

@@ -1,4 +1,4 @@
-//! Where the caller is, at an instruction.
+//! Position of the caller's frame, at an instruction.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jjleak_common::unwind::{Row, RowKind, SavedFp};

@@ -28,7 +28,7 @@ impl Name {
     }
 }
 
-/// How a function is left at an instruction.
+/// Kinds of instructions at which a function is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
     /// It returns.
@@ -37,7 +37,7 @@ enum Exit {
     Jump,
     /// It jumps to one of several places in it, which are unknown.
     Table,
-    /// What follows is unknown: behind a call where the code contradicts itself.
+    /// A call, behind which the code contradicts itself.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Seen {
 /// The instructions of a function, by address.
 pub(super) type Instructions = BTreeMap<u64, Seen>;
 
-/// What is known of other functions.
+/// Facts about other functions.
 pub(super) struct Others<'any> {
     /// First instructions.
     pub(super) starts: &'any BTreeSet<u64>,
