@@ -22,7 +22,7 @@ const NEWER_KERNELS: [(&str, &str, &str); 13] = [
     ("debian", "10", "upgrade to Debian 12"),
     ("ubuntu", "22.04", "apt install linux-generic-hwe-22.04"),
     ("ubuntu", "20.04", "upgrade to Ubuntu 22.04 with linux-generic-hwe-22.04, or newer"),
-    ("rhel", "9", "dnf upgrade kernel (9.2 or newer)"),
+    ("rhel", "9", "dnf upgrade kernel"),
     ("rhel", "8", "upgrade to release 9"),
     ("centos", "7", "move to release 9"),
     ("amzn", "2023", "dnf upgrade kernel"),
@@ -111,6 +111,6 @@ mod tests {
     #[test]
     fn a_derivative_is_advised_like_its_model() {
         let rocky = newer_kernel("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=\"9.1\"");
-        assert_eq!(rocky, Some("dnf upgrade kernel (9.2 or newer)"));
+        assert_eq!(rocky, Some("dnf upgrade kernel"));
     }
 }

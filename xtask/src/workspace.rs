@@ -27,8 +27,7 @@ pub(crate) fn target() -> Result<PathBuf> {
 /// Folder with the sources of crates from registries.
 pub(crate) fn cargo_home() -> PathBuf {
     let set = env::var_os("CARGO_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    set.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")))
-        .unwrap_or_else(|| "/root/.cargo".into())
+    set.unwrap_or_else(|| env::home_dir().unwrap_or_default().join(".cargo"))
 }
 
 /// Cache of downloads and long builds, shared by all workspaces of this user.
