@@ -25,13 +25,20 @@ const PLACES: [&str; 7] = [
 /// Section of a kernel image.
 const SECTION: &str = ".BTF";
 const ELF_MAGIC: &[u8] = b"\x7fELF";
+/// Beginning of BTF, little-endian.
+const BTF_MAGIC: &[u8] = &[0x9f, 0xeb];
 
 /// The file that the user has named.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Uses this file, of exactly the running kernel: BTF, or an ELF image that has it. Only the first call has an effect.
-pub fn use_file(path: &Path) {
+/// Uses this file, of exactly the running kernel: BTF, or an ELF image that has it. Fails if it is neither. Only the first call
+/// has an effect.
+pub fn use_file(path: &Path) -> io::Result<()> {
+    if !from(path)?.starts_with(BTF_MAGIC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is neither BTF nor an ELF file with it"));
+    }
     let _ = NAMED.set(path.to_owned());
+    Ok(())
 }
 
 /// Returns true if there is a file with the kernel's types.
@@ -81,13 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_without_types_is_refused_and_other_files_are_taken_as_they_are() {
+    fn files_without_types_are_refused() {
         let own = std::env::current_exe().unwrap();
         assert_eq!(from(&own).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vmlinux.btf");
         fs::write(&path, b"\x9f\xeb").unwrap();
         assert_eq!(from(&path).unwrap(), b"\x9f\xeb");
+        fs::write(&path, b"vmlinux").unwrap();
+        assert_eq!(use_file(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

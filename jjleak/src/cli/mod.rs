@@ -126,12 +126,10 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
 }
 
 fn use_kernel_btf(path: &Path) -> Result<(), Failure> {
-    std::fs::File::open(path).map_err(|error| {
-        let what = format!("--kernel-btf: cannot read {}: {error}", path.display());
+    attach::kernel_btf::use_file(path).map_err(|error| {
+        let what = format!("--kernel-btf: cannot use {}: {error}", path.display());
         Failure::new(failure::USAGE, what, "name a file with the type information of the running kernel")
-    })?;
-    attach::kernel_btf::use_file(path);
-    Ok(())
+    })
 }
 
 fn init_log(verbose: u8) {

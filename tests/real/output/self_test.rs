@@ -86,7 +86,13 @@ fn the_kernels_types_can_be_in_a_file() {
 
     assert_eq!(json(&with(&types))["works"], true);
 
-    let missing = with(&folder.path().join("missing"));
-    assert_eq!(missing.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("--kernel-btf: cannot read"), "{missing:?}");
+    // What is named is used: nothing else, although this host has it in sysfs.
+    let other = folder.path().join("other");
+    fs::write(&other, "no types").unwrap();
+    for unusable in [&other, &folder.path().join("missing")] {
+        let refused = with(unusable);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("--kernel-btf: cannot use") && said.contains("to do: name a file"), "{said}");
+    }
 }
