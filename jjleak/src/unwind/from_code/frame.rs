@@ -111,17 +111,17 @@ impl Called {
             (Mnemonic::Leave, _) => {
                 self.from_stack_pointer = self.from_frame_pointer;
                 self.load_frame_pointer(self.from_stack_pointer);
-                self.from_stack_pointer = self.from_stack_pointer.map(|distance| distance - WORD);
+                self.add(Some(-WORD));
             }
             (Mnemonic::Sub, Register::RSP) => self.add(constant(instruction)),
             (Mnemonic::Add, Register::RSP) => self.add(constant(instruction).and_then(i64::checked_neg)),
-            (Mnemonic::Lea, Register::RSP) => self.from_stack_pointer = self.distance(instruction),
+            (Mnemonic::Lea, Register::RSP) => self.set_stack_pointer(self.distance(instruction)),
             (Mnemonic::Lea, Register::RBP) => self.set_frame_pointer(self.distance(instruction)),
             (Mnemonic::Mov, Register::RBP) if source == Register::RSP => {
                 self.set_frame_pointer(self.from_stack_pointer);
             }
             (Mnemonic::Mov, Register::RSP) if source == Register::RBP => {
-                self.from_stack_pointer = self.from_frame_pointer;
+                self.set_stack_pointer(self.from_frame_pointer);
             }
             (Mnemonic::Mov, Register::RBP) if instruction.op1_kind() == OpKind::Memory => {
                 self.load_frame_pointer(self.distance(instruction));
@@ -141,10 +141,15 @@ impl Called {
     }
 
     fn add(&mut self, distance: Option<i64>) {
-        let moved = self.from_stack_pointer.zip(distance).and_then(|(from, by)| from.checked_add(by));
-        self.from_stack_pointer = moved;
+        self.set_stack_pointer(
+            self.from_stack_pointer.zip(distance).and_then(|(from, by)| from.checked_add(by)),
+        );
+    }
+
+    fn set_stack_pointer(&mut self, distance: Option<i64>) {
+        self.from_stack_pointer = distance;
         // A saved frame pointer below the stack pointer is no longer there.
-        if moved.is_some_and(|moved| self.saved.is_some_and(|saved| saved > moved)) {
+        if distance.is_some_and(|distance| self.saved.is_some_and(|saved| saved > distance)) {
             self.saved = None;
         }
     }

@@ -73,6 +73,14 @@ fn behind_a_call_that_does_not_return_begins_another_function() {
 }
 
 #[test]
+fn a_function_can_end_with_a_call() {
+    // push %rbx; call *%rax; test %eax, %eax; je 1f; pop %rbx; ret; nop; 1: call *%rcx; next: ret
+    let code = [0x53, 0xff, 0xd0, 0x85, 0xc0, 0x74, 3, 0x5b, 0xc3, 0x90, 0xff, 0xd1, 0xc3];
+    let found: Vec<_> = rows(&code, &[12]).into_iter().map(|(at, _)| at).collect();
+    assert_eq!(found, [0, 1, 3, 5, 7, 8, 12]);
+}
+
+#[test]
 fn a_thread_begins_where_the_frame_pointer_is_cleared() {
     // As musl's clone: test %eax, %eax; jne 1f; xor %ebp, %ebp; pop %rdi; call *%r9; hlt; 1: ret
     let code = [0x85, 0xc0, 0x75, 7, 0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1, 0xf4, 0xc3];
@@ -84,10 +92,11 @@ fn a_thread_begins_where_the_frame_pointer_is_cleared() {
 
 #[test]
 fn an_aligned_stack_is_left_by_the_frame_pointer() {
-    // push %rbp; mov %rsp, %rbp; and $-32, %rsp; call +0; leave; ret
-    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3];
+    // push %rbp; mov %rsp, %rbp; and $-32, %rsp; call *%rax; leave; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xff, 0xd0, 0xc9, 0xc3];
     let aligned = Row::new(0, RowKind::Fp, 2, SavedFp::AtCfa, -2).unwrap();
-    assert_eq!(rows(&code, &[])[3], (8, aligned));
+    let rows = rows(&code, &[]);
+    assert_eq!((rows[3], rows[5]), ((8, aligned), (11, by_sp(1, None))));
 }
 
 #[test]
