@@ -1,5 +1,6 @@
 //! The code in which the stacks of fibres begin: what a fibre's function would return to, as `makecontext` of glibc and
-//! `make_fcontext` of Boost.Context (which PHP has a copy of) arrange it.
+//! `make_fcontext` of Boost.Context (which PHP has a copy of) arrange it; and that in which musl's threads begin, whose call frame
+//! information does not say that nobody has called it.
 //!
 //! That code is the outermost frame: nobody has called it, and it ends the thread or goes on with another context. The return
 //! address is its first byte, so that a search for the caller looks one byte before it.
@@ -11,10 +12,11 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, SectionType};
 use object::read::elf::{SectionHeader, SectionTable, Sym};
 
+use super::start::clears_frame_pointer;
 use crate::file_content::{Content, Window};
 
-/// The functions that make contexts; each loads the address of the code into a register.
-const MAKERS: [&[u8]; 2] = [b"makecontext", b"make_fcontext"];
+/// The functions that make contexts, each of which loads the address of the code into a register, and the one that makes threads.
+const MAKERS: [&[u8]; 3] = [b"makecontext", b"make_fcontext", b"__clone"];
 /// Length of the longest of their names, and a NUL.
 const MAX_NAME_BYTES: usize = 16;
 /// Maximum number of such functions: a file has one, or one of each.
@@ -26,7 +28,7 @@ const MAX_ROOT_BYTES: usize = 64;
 /// Most symbols of a file that are looked at; libLLVM has 40 thousand, and a browser with its symbols a million.
 const MAX_SYMBOLS: usize = 1 << 20;
 
-/// The addresses of functions that make contexts.
+/// The addresses of functions that make contexts and threads.
 pub(super) fn makers<'data>(
     sections: &SectionTable<'data, FileHeader64<LittleEndian>, Content<'data>>,
     elf: Content<'data>,
@@ -71,6 +73,25 @@ pub(super) fn roots<'data>(address: u64, read: impl Fn(u64) -> &'data [u8]) -> V
         }
     }
     found
+}
+
+/// The code in which a thread begins that the function at `address` makes: it clears the frame pointer, and ends the thread.
+pub(super) fn thread_root(address: u64, code: &[u8]) -> Option<Range<u64>> {
+    let code = &code[..code.len().min(MAX_ROOT_BYTES)];
+    let mut decoder = Decoder::with_ip(u64::BITS, code, address, DecoderOptions::NONE);
+    let mut begin = None;
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        if clears_frame_pointer(&instruction) {
+            begin = Some(instruction.ip());
+        }
+        match instruction.flow_control() {
+            _ if instruction.mnemonic() == Mnemonic::Hlt => return Some(begin?..instruction.next_ip()),
+            FlowControl::Return => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// End of code in which a fibre begins; `None` for other code. Such code either takes its stack pointer from a register before
@@ -147,6 +168,20 @@ mod tests {
         }
         assert_eq!(roots_in(&BOOST[..23]), [], "it is cut off");
         assert_eq!(roots_in(&[]), []);
+    }
+
+    #[test]
+    fn a_thread_of_musl_begins_where_the_frame_pointer_is_cleared() {
+        // The end of its `__clone`: `test %eax, %eax; jne 1f; xor %ebp, %ebp; pop %rdi; call *%r9; mov %eax, %edi; xor %eax, %eax;
+        // mov $60, %al; syscall; hlt; 1: ret`.
+        let mut code = [
+            0x85, 0xc0, 0x75, 15, 0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1, 0x89, 0xc7, 0x31, 0xc0, 0xb0, 60, 0x0f,
+            5, 0xf4, 0xc3,
+        ];
+        assert_eq!(thread_root(ADDRESS, &code), Some(ADDRESS + 4..ADDRESS + 19));
+        assert_eq!(thread_root(ADDRESS, &code[..18]), None, "it is cut off");
+        code[18] = 0xc3;
+        assert_eq!(thread_root(ADDRESS, &code), None, "it returns");
     }
 
     #[test]

@@ -85,7 +85,11 @@ fn fibre_roots<'data>(
     elf: Content<'data>,
 ) -> Vec<Range<u64>> {
     let read = |address| code(address, fibre::MAX_MAKER_BYTES, segments, elf);
-    fibre::makers(sections, elf).into_iter().flat_map(|maker| fibre::roots(maker, read)).collect()
+    let of_maker = |maker| {
+        let thread = fibre::thread_root(maker, read(maker));
+        fibre::roots(maker, read).into_iter().chain(thread)
+    };
+    fibre::makers(sections, elf).into_iter().flat_map(of_maker).collect()
 }
 
 /// The code described by a file's Go tables; `None` if it has none.

@@ -58,7 +58,7 @@ fn takes_stack_pointer(instruction: &Instruction) -> bool {
 }
 
 /// `xor %ebp, %ebp`.
-fn clears_frame_pointer(instruction: &Instruction) -> bool {
+pub(super) fn clears_frame_pointer(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Xor
         && instruction.op0_register().full_register() == Register::RBP
         && instruction.op0_register() == instruction.op1_register()

@@ -3,6 +3,8 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
+use crate::unwind::start::clears_frame_pointer;
+
 const WORD: i64 = 8;
 
 /// The CFA and the caller's frame pointer, as far as they are known.
@@ -200,11 +202,4 @@ fn constant(instruction: &Instruction) -> Option<i64> {
             OpKind::Immediate8to64 | OpKind::Immediate32to64 | OpKind::Immediate64
         );
     is_constant.then(|| instruction.immediate(1).cast_signed())
-}
-
-/// `xor %ebp, %ebp`.
-fn clears_frame_pointer(instruction: &Instruction) -> bool {
-    instruction.mnemonic() == Mnemonic::Xor
-        && instruction.op0_register().full_register() == Register::RBP
-        && instruction.op0_register() == instruction.op1_register()
 }
