@@ -37,6 +37,12 @@ within "$folder/install.sh" --prefix "/opt/a folder" --uninstall --purge
 gone "/opt/a folder/bin/jjleak" "after removal"
 gone /etc/jjleak "after purging"
 
+# By the shell of small systems.
+within busybox sh "$folder/install.sh" --prefix /opt/small --no-service
+within /opt/small/bin/memleak --version >/dev/null
+within busybox sh "$folder/install.sh" --prefix /opt/small --uninstall
+gone /opt/small/share/jjleak "after removal"
+
 # What cannot be done is said.
 for wrong in "--prefix relative" "--uninstall" "--unknown" "--prefix"; do
     # shellcheck disable=SC2086 # several words

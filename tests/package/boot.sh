@@ -11,15 +11,12 @@ program=$3
 archive=$4
 here=$(dirname "$(realpath "$0")")
 
-copy=$(mktemp -d)
-mount -t tmpfs none "$copy"
-mkdir "$copy/upper" "$copy/work" "$copy/root"
-mount -t overlay overlay -o "lowerdir=$system,upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
-root=$copy/root
-mount --bind /proc "$root/proc"
+lower=$system
+. "$here/copy.sh"
+# The archive has the system's own.
+umount "$root/dev"
 cp "$package" "$root/tmp/jjleak.deb"
-export SYSTEMD_OFFLINE=1 DEBIAN_FRONTEND=noninteractive LC_ALL=C
-chroot "$root" dpkg --install /tmp/jjleak.deb
+within dpkg --install /tmp/jjleak.deb
 rm "$root/tmp/jjleak.deb"
 rm -rf "$root/usr/share/doc" "$root/usr/share/locale" "$root/var/cache/apt" "$root/var/lib/apt"
 mkdir "$root/usr/share/doc"

@@ -1,11 +1,11 @@
-# A copy of this system in which packages are tried: sourced by the scripts beside it, in a mount namespace of its own.
+# A copy of a system in which packages are tried: sourced by the scripts beside it, in a mount namespace of its own.
 #
-# Sets $root, and defines within, fail, there, gone and has_modes.
+# $lower is the system's folder, by default this system. Sets $root, and defines within, fail, there, gone and has_modes.
 
 copy=$(mktemp -d)
 mount -t tmpfs none "$copy"
 mkdir "$copy/upper" "$copy/work" "$copy/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
+mount -t overlay overlay -o "lowerdir=${lower:-/},upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
 root=$copy/root
 mount --bind /proc "$root/proc"
 mount --bind /dev "$root/dev"

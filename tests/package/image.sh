@@ -24,6 +24,8 @@ bytes=$(stat -c %s "$archive")
 podman_ load --quiet --input "$archive"
 version=$(podman_ run --rm $limits --network none jjleak:0.1.0 --version)
 [ "${version%% *}" = jjleak ] || fail "--version says $version"
+podman_ run --rm $limits --network none --read-only jjleak:0.1.0 daemon --config /etc/jjleak/jjleak.toml --check-config ||
+    fail "the daemon cannot read its configuration"
 
 # The filter of system calls of podman 4.3 lets bpf(2) through with CAP_SYS_ADMIN only.
 podman_ run --rm $limits --network none --pid=host --read-only --cap-drop=ALL --security-opt seccomp=unconfined \
