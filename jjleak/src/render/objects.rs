@@ -21,10 +21,18 @@ const LINES: usize = 25;
 const CLASSES: usize = 8;
 /// The same beside those that are kept.
 const CLASSES_BESIDE_KEPT: usize = 4;
+/// The number of classes that is shown even if no call path fits then.
+const CLASSES_AT_LEAST: usize = 3;
+/// Lines of the table of classes that are not classes: its head, and how many are not shown.
+const CLASSES_AROUND: usize = 2;
 /// Maximum number of classes that have grown.
 const GROWN: usize = 5;
 /// Maximum number of frames of a stack.
 const FRAMES: usize = 5;
+/// One frame of several would be a gap alone.
+const FEWEST_FRAMES: usize = 2;
+/// Lines of a call path: its title and its frames.
+const PATH: usize = 1 + FRAMES;
 /// Standard errors in half of a 95 % interval.
 const HALF_OF_95_PERCENT: f64 = 1.96;
 
@@ -55,8 +63,10 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     head.extend((!options.view.is_empty()).then(|| format!("shown: {}", printable(&options.view))));
     head.extend(profile.ended.iter().map(|ended| format!("the process has ended: {}", printable(ended))));
     head.extend(kept(profile));
-    head.extend(classes(profile, if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT }));
     let tail = tail(profile);
+    let most = if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT };
+    let beside_a_path = LINES.saturating_sub(rows(&head) + rows(&tail) + PATH + CLASSES_AROUND);
+    head.extend(classes(profile, beside_a_path.clamp(CLASSES_AT_LEAST, most)));
     let left = LINES.saturating_sub(rows(&head) + rows(&tail));
     let paths = paths(profile, options.selection.top, left);
     head.iter().chain(&paths).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
@@ -166,8 +176,10 @@ fn paths(profile: &Profile, top: usize, mut left: usize) -> Vec<String> {
     });
     let mut lines = Vec::new();
     for path in paths.into_iter().take(top) {
-        let fitting =
-            (1..=FRAMES).rev().map(|frames| path.lines(profile, frames)).find(|all| rows(all) <= left);
+        let fitting = (FEWEST_FRAMES..=FRAMES)
+            .rev()
+            .map(|most| path.lines(profile, most))
+            .find(|all| rows(all) <= left);
         let Some(fitting) = fitting else { break };
         left -= rows(&fitting);
         lines.extend(fitting);
@@ -307,6 +319,22 @@ mod tests {
         assert!(text.contains("  +20.0 MiB to 30.0 MiB, +500000 to 700,000 objects: Order"), "{text}");
         let [order, read] = ["Shop.order", "Shop.read"].map(|name| text.find(name));
         assert!(order.is_some() && order < read, "{text}");
+    }
+
+    #[test]
+    fn a_call_path_has_its_frames_however_many_classes_there_are() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.source = SourceKind::JavaHeap;
+        let callers =
+            ["read", "parse", "serve", "accept", "run"].map(|name| java(&format!("Shop.{name}"), 12));
+        profile.stacks =
+            (1..=20).map(|class| stack(&format!("Class{class}"), class << 20, 0, &callers)).collect();
+        profile.growth = vec!["a line that two rows of a terminal show, ".repeat(3); 4];
+        let mut text = Vec::new();
+        write(&profile, &sample::options(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\tShop.run Shop.java:12\n"), "{text}");
+        assert!(rows(&text.lines().map(str::to_owned).collect::<Vec<_>>()) <= LINES, "{text}");
     }
 
     #[test]
