@@ -106,7 +106,8 @@ pub struct Cookie {
     /// Meaning of the arguments.
     pub signature: Signature,
     /// Distance in 8-byte words from the stack pointer at the site up to the canonical frame address: the
-    /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry.
+    /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry. See also
+    /// [`Self::of_sample`].
     pub cfa_words: u16,
     /// For a site inside a function; it replaces the signature.
     pub inside: Option<Inside>,
@@ -137,6 +138,27 @@ const _: () = assert!(FRAME_POINTER_SHIFT + 6 <= CFA_SHIFT && DISTANCE_SHIFT + 2
 impl Cookie {
     /// The largest distance to the canonical frame address that a cookie can carry.
     pub const MAX_CFA_WORDS: u16 = (1 << 10) - 1;
+
+    /// Cookie of a probe at which a program announces samples; `site` is the number of its arguments.
+    #[must_use]
+    pub const fn of_sample(process: ProcessSlot, site: u16) -> Self {
+        let nothing = Signature {
+            size: None,
+            count: None,
+            pointer: None,
+            extra: None,
+            result: ResultIn::Return,
+            zero_frees: false,
+        };
+        Self { process, signature: nothing, cfa_words: site, inside: None }
+    }
+
+    /// The number of the arguments, for a cookie from [`Self::of_sample`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn sample_site(&self) -> u16 {
+        self.cfa_words
+    }
 
     /// Packs the cookie. A value that exceeds its field is a caller's bug and is truncated.
     #[must_use]

@@ -104,6 +104,8 @@ counters! {
     JavaObjectLost = "java_object_lost", Loss;
     /// An object in the Java heap was announced before the JVM's structures were known; the next object of its thread stands for it.
     JavaObjectEarly = "java_object_early", Note;
+    /// A program announced a sampled allocation with arguments that cannot be read, or with a size or weight that no sampler has; it is not counted.
+    SampleRefused = "sample_refused", Loss;
     /// A Java class was unloaded before its name was read; its objects are shown as those of an unknown class.
     UnnamedClass = "unnamed_class", Note;
     /// An allocator made a mapping, which is not counted: the blocks that it allocates from the mapping are.

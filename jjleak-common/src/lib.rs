@@ -17,6 +17,7 @@
 //! - [`unwind`]: unwind tables, from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
 //! - [`sampling`]: selection of allocations.
+//! - [`samples`]: allocations that programs sample themselves.
 //! - [`trace`]: single allocations and frees.
 //! - [`unfinished`]: stacks that the user side finishes.
 //! - [`counter`]: every way to lose or distort data, by name.
@@ -37,6 +38,7 @@ pub mod mapping;
 mod named;
 pub mod pending;
 pub mod process;
+pub mod samples;
 pub mod sampling;
 pub mod settings;
 pub mod stack;
@@ -93,6 +95,8 @@ pub mod names {
     pub const JAVA_OBJECTS: &str = "JAVA_OBJECTS";
     /// Array of [`crate::java_heap::HeapLayout`], parallel to [`PROCESSES`].
     pub const JAVA_HEAPS: &str = "JAVA_HEAPS";
+    /// Array of [`crate::samples::Site`].
+    pub const SAMPLE_SITES: &str = "SAMPLE_SITES";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: [`crate::settings::Settings`].

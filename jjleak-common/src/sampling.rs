@@ -5,6 +5,8 @@
 //! sums are unbiased, whatever the probabilities are. Both sides compute the same integers, so the kernel's
 //! sums and those over live blocks agree.
 
+use crate::samples::{MAX_PRODUCERS, Sampled};
+
 /// Weights are fixed-point numbers with this many fractional bits.
 pub const WEIGHT_BITS: u32 = 16;
 
@@ -31,6 +33,8 @@ pub enum Sampling {
     Off,
     /// Selects one in this many, on average.
     Rate(u32),
+    /// The program selects, and announces the weight of each ([`crate::samples`]).
+    Announced,
     /// Selects as if points were scattered over the allocated bytes, one in this many on average, and each block with
     /// a point were selected: a block of `size` bytes with the probability 1 - exp(-size / bytes).
     Bytes(u64),
@@ -48,20 +52,55 @@ impl Sampling {
     #[must_use]
     pub const fn draws(self, size: u64) -> u64 {
         match self {
-            Self::Off => DRAWS,
+            Self::Off | Self::Announced => DRAWS,
             Self::Rate(rate) => draws_of_rate(rate),
             Self::Bytes(bytes) => draws_of_bytes(scale_of(bytes), certain_from(bytes), size),
         }
     }
 
-    /// Number of blocks that a sampled block of `size` bytes stands for, in fixed point.
+    /// Number of blocks that a sampled block with this size in its record stands for, in fixed point.
     #[inline(always)]
     #[must_use]
     pub const fn weight(self, size: u64) -> u64 {
         match self {
             Self::Off => WEIGHT_ONE,
+            Self::Announced => Sampled(size).weight(),
             Self::Rate(_) | Self::Bytes(_) => weight_of(self.draws(size)),
         }
+    }
+}
+
+impl Sampling {
+    /// Size in bytes of a block, from that in its record.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bytes(self, size: u64) -> u64 {
+        match self {
+            Self::Announced => Sampled(size).size(),
+            Self::Off | Self::Rate(_) | Self::Bytes(_) => size,
+        }
+    }
+
+    /// Address of a block, from that in its key.
+    #[must_use]
+    pub const fn address(self, address: u64) -> u64 {
+        match self {
+            Self::Announced => address & !(MAX_PRODUCERS - 1),
+            Self::Off | Self::Rate(_) | Self::Bytes(_) => address,
+        }
+    }
+
+    /// Contributions of a sampled block with this size in its record to the variances of the estimated numbers of blocks and bytes.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a standard error has no use for more than 53 bits")]
+    pub const fn variances(self, size: u64) -> (f64, f64) {
+        if let Self::Announced = self {
+            return Sampled(size).variances();
+        }
+        let (weight, size) = (self.weight(size) as f64 / WEIGHT_ONE as f64, size as f64);
+        // A block's contribution to the variance of a Horvitz-Thompson estimate.
+        let objects = weight * (weight - 1.);
+        (objects, objects * size * size)
     }
 }
 

@@ -61,8 +61,10 @@ pub struct Settings {
     pub trace: u8,
     /// [`MappingKinds`] to report.
     pub mapping_kinds: u8,
+    /// 1 if programs draw samples themselves: sizes of live blocks are [`crate::samples::Sampled`].
+    pub announced: u8,
     /// Zeros.
-    pub padding: [u8; 5],
+    pub padding: [u8; 4],
 }
 
 impl Settings {
@@ -85,7 +87,8 @@ impl Settings {
         threads: 0,
         trace: 0,
         mapping_kinds: MappingKinds::ANONYMOUS.0,
-        padding: [0; 5],
+        announced: 0,
+        padding: [0; 4],
     };
 }
 
@@ -192,5 +195,5 @@ unsafe impl aya::Pod for Settings {}
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for KernelOffsets {}
 
-const _: () = assert!(size_of::<Settings>() == 7 * 8 + 3 * 4 + 7 + 5);
+const _: () = assert!(size_of::<Settings>() == 7 * 8 + 3 * 4 + 8 + 4);
 const _: () = assert!(size_of::<KernelOffsets>() == 28 * 8);

@@ -23,6 +23,7 @@
 //! - `mapping`: reports of system calls that map and unmap memory.
 //! - `fault`: reports of page faults.
 //! - `java_heap`: reports of objects in Java heaps.
+//! - `samples`: allocations that programs sample themselves.
 //! - `process`: start, `exec` and end of processes.
 //! - `steps`: single steps of the accounting, in the benchmark's object only.
 //! - `programs`: the programs.
@@ -69,6 +70,8 @@ mod registers;
 mod replacement;
 #[cfg(target_arch = "bpf")]
 mod ring;
+#[cfg(target_arch = "bpf")]
+mod samples;
 #[cfg(target_arch = "bpf")]
 mod sampling;
 #[cfg(target_arch = "bpf")]

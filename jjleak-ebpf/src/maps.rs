@@ -18,6 +18,7 @@ use jjleak_common::{
     mapping::UNUSED_RING_BYTES,
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
+    samples::Site,
     stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals, StackUsage},
     unfinished::{self, UnfinishedUse},
     unwind::{self, CodeFile, CodeRows, MappingTable},
@@ -89,6 +90,9 @@ pub(crate) static JAVA_OBJECTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BY
 /// Layouts of Java heaps, indexed by process slot.
 #[map]
 pub(crate) static JAVA_HEAPS: Array<HeapLayout> = Array::with_max_entries(MAX_PROCESSES, 0);
+/// Arguments of probes at which programs announce samples, by the number in the cookie. Set by the loader to more entries if it is needed.
+#[map]
+pub(crate) static SAMPLE_SITES: Array<Site> = Array::with_max_entries(1, 0);
 #[btf_map]
 pub(crate) static JAVA_THREADS: TaskStorage<ThreadHeap> = TaskStorage::new();
 

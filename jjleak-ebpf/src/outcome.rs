@@ -15,7 +15,7 @@ use crate::{
     maps::{CALLS, count, count_many},
     memory::read_user_word,
     registers::Hit,
-    stack, stages, trace,
+    sampling, stack, stages, trace,
 };
 
 /// Return of an allocation function.
@@ -151,7 +151,7 @@ pub(crate) fn add_block(armed: &Armed, flags: u8, stack: impl FnOnce() -> u32, b
         return time_ns;
     }
     enter_block(armed.key(block), &Record { size, time_ns, stack, reserved: 0 });
-    trace::allocated(armed.slot, block, size);
+    trace::allocated(armed.slot, block, sampling::bytes(size));
     time_ns
 }
 
@@ -163,7 +163,7 @@ fn enter_block(key: Key, record: &Record) {
         Inserted::Replaced => count(slot, Counter::MissedFree),
         Inserted::Full => {
             count(slot, Counter::LiveTableFull);
-            count_many(slot, Counter::LiveTableFullBytes, record.size);
+            count_many(slot, Counter::LiveTableFullBytes, sampling::bytes(record.size));
         }
     }
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use jjleak_common::{counter::Counter, mapping::Call};
 
 use crate::{
-    accounting, exits, fault, java_heap, mapping, outcome, process, registers::Hit, replacement,
+    accounting, exits, fault, java_heap, mapping, outcome, process, registers::Hit, replacement, samples,
     syscall::Syscall,
 };
 
@@ -87,6 +87,20 @@ pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn java_object(ctx: ProbeContext) -> u32 {
     java_heap::announce(&Hit::new(&ctx));
+    0
+}
+
+/// A program announces an allocation that it has sampled.
+#[uprobe]
+pub(crate) fn sample_allocated(ctx: ProbeContext) -> u32 {
+    samples::allocated(&Hit::new(&ctx));
+    0
+}
+
+/// A program announces that it frees such a block.
+#[uprobe]
+pub(crate) fn sample_freed(ctx: ProbeContext) -> u32 {
+    samples::freed(&Hit::new(&ctx));
     0
 }
 

@@ -5,7 +5,7 @@ use core::{arch::asm, ffi::c_void, mem::offset_of};
 use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::generated::bpf_get_attach_cookie};
 use jjleak_common::cookie::{Arg, Cookie, Inside};
 
-use crate::memory::top_bit;
+use crate::memory::{opaque, read_kernel, top_bit};
 
 /// One hit of a probe.
 pub(crate) struct Hit {
@@ -116,6 +116,15 @@ impl Hit {
         // Only for 0 does subtracting 1 set the top bit.
         let is_wanted = top_bit(((wanted ^ number) as u64).wrapping_sub(1));
         self.load::<OFFSET>() & 0u64.wrapping_sub(is_wanted)
+    }
+
+    /// The register at this offset of `pt_regs`; `None` if it cannot be read.
+    #[inline(always)]
+    pub(crate) fn register_at(&self, offset: u16) -> Option<u64> {
+        // The verifier requires a bound of the offset, and a register of the context cannot be loaded from a computed address.
+        const WITHIN: u64 = 0xff;
+        const _: () = assert!(size_of::<pt_regs>() <= WITHIN as usize);
+        read_kernel(self.regs as u64 + (opaque(offset as u64) & WITHIN))
     }
 
     /// An argument of the function; 0 if there is none with that role.

@@ -1,14 +1,29 @@
 //! Sampling of allocations, by the rule in `jjleak_common::sampling`.
 
 use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
-use jjleak_common::sampling::{WEIGHT_ONE, draws_of_bytes, weight_of};
+use jjleak_common::{
+    samples::Sampled,
+    sampling::{WEIGHT_ONE, draws_of_bytes, weight_of},
+};
 
 use crate::constants::setting;
 
 /// Returns true if allocations are sampled.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    setting!(sample_draws) != 0 || setting!(sample_scale) != 0
+    setting!(sample_draws) != 0 || setting!(sample_scale) != 0 || are_announced()
+}
+
+/// Returns true if programs draw the samples: the sizes of live blocks are [`Sampled`].
+#[inline(always)]
+fn are_announced() -> bool {
+    setting!(announced) != 0
+}
+
+/// Size in bytes of a block, from that in its record.
+#[inline(always)]
+pub(crate) fn bytes(size: u64) -> u64 {
+    if are_announced() { Sampled(size).size() } else { size }
 }
 
 /// Decides at random if an allocation of this size is left out.
@@ -18,10 +33,16 @@ pub(crate) fn leaves_out(size: u64) -> bool {
     is_on() && unsafe { bpf_get_prandom_u32() } as u32 as u64 >= draws(size)
 }
 
-/// Number of blocks that a sampled block of this size represents.
+/// Number of blocks that a sampled block with this size in its record represents.
 #[inline(always)]
 pub(crate) fn weight(size: u64) -> u64 {
-    if is_on() { weight_of(draws(size)) } else { WEIGHT_ONE }
+    if are_announced() {
+        Sampled(size).weight()
+    } else if is_on() {
+        weight_of(draws(size))
+    } else {
+        WEIGHT_ONE
+    }
 }
 
 #[inline(always)]

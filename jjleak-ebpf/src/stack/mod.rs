@@ -160,6 +160,19 @@ pub(crate) fn row_at_end(call: &Pending) -> u32 {
     if intern::has(call.stack, call.hash) { call.stack } else { intern::again(call.image as u32, call.hash) }
 }
 
+/// Walks the stack of the current thread at an instruction of its program.
+#[inline(always)]
+pub(crate) fn capture_at(image: ImageId, process: *const ProcessRow, at: &Registers) -> Captured {
+    let Some(scratch) = Scratch::claim() else {
+        count(image.slot(), Counter::ScratchBusy);
+        return Captured::lost(image.slot());
+    };
+    walk::from_syscall(scratch, image, process, at);
+    let stack = intern::intern(scratch, image);
+    scratch.release();
+    stack
+}
+
 /// The stack of a system call.
 pub(crate) struct SyscallStack {
     /// Index of its row.
@@ -253,5 +266,5 @@ fn amounts(size: u64) -> (u64, u64) {
         return (1, size);
     }
     let weight = sampling::weight(size);
-    (weight, weighted(size, weight))
+    (weight, weighted(sampling::bytes(size), weight))
 }

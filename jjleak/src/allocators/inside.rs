@@ -69,5 +69,6 @@ fn inside_site(function: &Located<'_>, site: cut::Site) -> ProbeSite {
         },
         function_offset: function.function.offset,
         function_length: function.function.body.bytes().len() as u64,
+        sample: None,
     }
 }

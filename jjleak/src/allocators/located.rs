@@ -95,6 +95,7 @@ impl Located<'_> {
             placement,
             function_offset: function.offset,
             function_length,
+            sample: None,
         }
     }
 }

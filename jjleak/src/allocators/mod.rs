@@ -12,6 +12,7 @@ mod located;
 mod mini_debug;
 mod named;
 mod placement;
+mod samples;
 mod site;
 mod symbol_table;
 mod symbols;
@@ -23,7 +24,8 @@ pub use named::{
     JAVA_HEAP, NamedAllocator, NamedFunction, OLDEST_JDK_WITH_HEAP, Place, TableError, is_file,
     java_heap_sites,
 };
-pub use site::{Placement, ProbePoint, ProbeSite, Role, Stepping};
+pub use samples::sample_sites;
+pub use site::{Placement, ProbePoint, ProbeSite, Role, SampleProbe, Stepping};
 
 use self::{
     exits::{Follower, FunctionExits, NO_RETURN},
@@ -185,6 +187,21 @@ pub enum MissingReason {
     /// The function shares its code with a function of another meaning.
     #[error("it shares its code with another function")]
     Shared,
+    /// The arguments of a probe have operands that jjleak cannot read.
+    #[error("its arguments are described by operands that jjleak cannot read")]
+    Descriptor,
+    /// The probe is of another version of the contract.
+    #[error("jjleak knows the probes alloc and free only")]
+    OtherContract,
+    /// A sampler has probes of allocations only.
+    #[error("the sampler announces no frees: all that it samples counts as live")]
+    NoFrees,
+    /// The probe's semaphore is in no loaded segment.
+    #[error("its semaphore is outside the file's data")]
+    Semaphore,
+    /// The file has more probes of this kind than any sampler.
+    #[error("the file has too many of them")]
+    ManyProbes,
     /// The exits of the function are unknown: its calls are counted, its blocks are not.
     #[error("its calls are not followed: {0}")]
     Unproven(Unproven),
@@ -334,6 +351,7 @@ fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<Prob
         placement: Placement { delta: 0, cfa_words: 1, stepping: Stepping::SingleStep, inside: None },
         function_offset: image.offset_of(address)?,
         function_length: 1,
+        sample: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Probe sites: where to put a breakpoint, and what to read there.
 
 use jjleak_common::cookie::{Inside, Signature};
+use jjleak_common::samples::Site;
 
 /// Effect of an allocator function on the accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +46,10 @@ pub enum ProbePoint {
     Block,
     /// The requested size: an instruction inside an allocating function; an [`Self::Exit`] follows.
     Size,
+    /// A program announces an allocation that it has sampled ([`ProbeSite::sample`]).
+    Sampled,
+    /// A program announces that it frees such a block.
+    SampleFreed,
     /// The block: an instruction with which functions that may throw return, or one that follows a [`Self::Size`].
     Exit,
 }
@@ -72,6 +77,19 @@ pub struct ProbeSite {
     pub function_offset: u64,
     /// Number of known bytes: the whole function, or the first instruction if the symbol has no size.
     pub function_length: u64,
+    /// Arguments of a probe at which a program announces samples.
+    pub sample: Option<SampleProbe>,
+}
+
+/// Arguments and state of a probe at which a program announces samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleProbe {
+    /// The arguments.
+    pub site: Site,
+    /// File offset of the counter of consumers, which the kernel keeps: programs announce nothing while it is 0.
+    pub semaphore: Option<u64>,
+    /// Number of the arguments in the kernel side's table, once attached.
+    pub number: u16,
 }
 
 impl ProbeSite {

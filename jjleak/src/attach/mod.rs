@@ -22,6 +22,7 @@ mod process_table;
 mod records;
 mod ring;
 mod ring_thread;
+mod sample_sites;
 mod trial;
 mod unwind_tables;
 
@@ -33,6 +34,7 @@ use aya::maps::{Array, Map, MapData, RingBuf};
 use aya::programs::Program;
 use jjleak_common::jvm::CodeCache;
 use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::samples::Site;
 #[cfg(feature = "measuring")]
 use jjleak_common::stage::Step;
 use jjleak_common::unwind::CodeSeen;
@@ -44,6 +46,7 @@ use crate::processes::{FileVersion, Pid};
 use crate::unwind::VerifiedRows;
 use probes::Probes;
 use ring::Ring;
+use sample_sites::SampleSites;
 use unwind_tables::UnwindTables;
 
 pub use calibration::{Calibration, Traps};
@@ -79,6 +82,8 @@ pub enum Programs {
     Accounting,
     /// Objects in Java heaps.
     JavaHeap,
+    /// Allocations that programs sample themselves.
+    Samples,
     /// Programs that do nothing, to measure the cost of the probes alone.
     Bare,
     /// Programs that do nothing, at entries only: the kernel counts their runs ([`Measuring`]).
@@ -140,6 +145,7 @@ pub struct Attachment {
     processes: ProcessTable,
     tables: UnwindTables,
     settings: Settings,
+    sample_sites: SampleSites,
     /// True if processes with a system call filter survive return probes; `None` before the test.
     survives: Option<bool>,
 }
@@ -153,7 +159,15 @@ impl Attachment {
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes, settings.reserved)?;
         let tables = UnwindTables::new(&mut ebpf, settings.capacity.rows)?;
-        Ok(Self { probes, ebpf, processes, tables, settings, survives: None })
+        Ok(Self {
+            probes,
+            ebpf,
+            processes,
+            tables,
+            settings,
+            sample_sites: SampleSites::default(),
+            survives: None,
+        })
     }
 
     /// Number of instructions that the kernel's verifier processed for each loaded program, by name; the kernel's limit is a
@@ -220,7 +234,16 @@ impl Attachment {
 
     /// Attaches probes. They count nothing for processes that are not armed.
     pub fn attach(&mut self, scope: Scope, targets: &[Target]) -> Result<(), Error> {
-        self.probes.attach(&mut self.ebpf, scope, targets)
+        if !targets.iter().any(|target| target.site.sample.is_some()) {
+            return self.probes.attach(&mut self.ebpf, scope, targets);
+        }
+        let targets = self.sample_sites.number(targets)?;
+        let map = self.map_mut(names::SAMPLE_SITES)?;
+        let mut table = Array::<_, Site>::try_from(map).map_err(Error::table)?;
+        for sample in targets.iter().filter_map(|target| target.site.sample) {
+            table.set(sample.number.into(), sample.site, 0).map_err(Error::table)?;
+        }
+        self.probes.attach(&mut self.ebpf, scope, &targets)
     }
 
     /// Binds the probes of a process to another thread, after the thread that they were bound to has ended.

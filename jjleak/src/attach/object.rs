@@ -7,6 +7,7 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jjleak_common::fault::RING_BYTES as FAULT_RING_BYTES;
 use jjleak_common::java_heap::RING_BYTES as JAVA_RING_BYTES;
 use jjleak_common::mapping::{MappingKinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
+use jjleak_common::samples::MAX_SITES;
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::settings::Settings as Constants;
 use jjleak_common::stack::FIRST_ROW;
@@ -206,7 +207,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
     let Settings { capacity, sizes, following, mappings, sampling, .. } = *settings;
     let namespace = fs::metadata(OWN_PID_NAMESPACE).map_err(Error::Namespace)?;
     let (sample_draws, sample_scale, sample_certain_from) = match sampling {
-        Sampling::Off | Sampling::Rate(0 | 1) => (0, 0, 0),
+        Sampling::Off | Sampling::Rate(0 | 1) | Sampling::Announced => (0, 0, 0),
         Sampling::Rate(rate) => (sampling::draws_of_rate(rate), 0, 0),
         Sampling::Bytes(bytes) => (0, sampling::scale_of(bytes), sampling::certain_from(bytes)),
     };
@@ -229,12 +230,13 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         threads: settings.threads.into(),
         trace: settings.trace.into(),
         mapping_kinds: mappings.unwrap_or(MappingKinds::ANONYMOUS).0,
-        padding: [0; 5],
+        announced: (sampling == Sampling::Announced).into(),
+        padding: [0; 4],
     })
 }
 
 /// Sizes of the maps that depend on the settings: entries, or bytes of ring buffers.
-fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 10] {
+fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 11] {
     let stacks = FIRST_ROW + (1 << constants.stack_rows_log2);
     let java = if settings.programs == Programs::JavaHeap { JAVA_RING_BYTES } else { UNUSED_RING_BYTES };
     [
@@ -247,6 +249,7 @@ fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u3
         (names::MAPPING_EVENTS, settings.mappings.map_or(UNUSED_RING_BYTES, |_| MAPPING_RING_BYTES)),
         (names::PAGE_FAULTS, if settings.faults { FAULT_RING_BYTES } else { UNUSED_RING_BYTES }),
         (names::JAVA_OBJECTS, java),
+        (names::SAMPLE_SITES, if settings.programs == Programs::Samples { MAX_SITES } else { 1 }),
         (names::MAPPINGS, 1 + TABLES_PER_PROCESS * settings.capacity.processes),
     ]
 }

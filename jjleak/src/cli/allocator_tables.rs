@@ -26,6 +26,7 @@ pub(super) fn choice(args: &Args) -> Result<AllocatorChoice, Failure> {
     let probed = match args.source {
         SourceKind::Growth => Probed::Nothing,
         SourceKind::JavaHeap => Probed::JavaHeap,
+        SourceKind::Sampled => Probed::Samples,
         SourceKind::Malloc | SourceKind::File => Probed::Allocators,
     };
     Ok(AllocatorChoice { probed, only: args.obj.clone(), named, following })

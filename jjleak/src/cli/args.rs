@@ -126,6 +126,14 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=sampling::MAX_BYTES))]
     pub(super) sample_bytes: Option<u64>,
 
+    /// Use the samples that the program draws itself and announces at probes (SDT); figures become estimates
+    ///
+    /// The probes are those of OpenTelemetry or of Datadog's library (docs/samples.md). Costs the program almost nothing besides its own
+    /// sampling. jjleak doctor says whether a process has such probes.
+    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "estimate", "mmap", "min_size", "max_size"])]
+    #[arg(conflicts_with_all = ["symbols_prefix", "allocators", "entry_and_return"])]
+    pub(super) sampled: bool,
+
     /// Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages
     #[arg(short = 'C', long, conflicts_with_all = ["older", "show_allocs", "sample_rate", "sample_bytes"])]
     pub(super) combined_only: bool,
@@ -199,7 +207,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// Source of the figures; set by the command, not by an option.
+    /// Source of the figures, set by the command or [`Self::with_source`].
     #[arg(skip)]
     pub(super) source: SourceKind,
 
@@ -226,6 +234,12 @@ pub(super) enum Subject {
 }
 
 impl Args {
+    /// The arguments with the source that their options name.
+    pub(super) fn with_source(self) -> Self {
+        let source = if self.sampled { SourceKind::Sampled } else { self.source };
+        Self { source, ..self }
+    }
+
     pub(super) fn subject(&self) -> Result<Subject, Failure> {
         if !self.pid.is_empty() {
             let mut pids = self.pid.clone();
@@ -325,6 +339,7 @@ impl Args {
 
     fn sampling(&self) -> Sampling {
         match (self.sample_bytes, self.sample_rate) {
+            _ if self.source == SourceKind::Sampled => Sampling::Announced,
             (Some(bytes), _) => Sampling::Bytes(bytes),
             (None, 0 | 1) => Sampling::Off,
             (None, rate) => Sampling::Rate(rate),

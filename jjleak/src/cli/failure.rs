@@ -131,6 +131,8 @@ impl From<attach::Error> for Failure {
             E::NoMainThread(_) => {
                 (PREFLIGHT, "profile it without --max-overhead; --estimate predicts the cost")
             }
+            E::Semaphore => (PREFLIGHT, "use Linux 6.6 or newer, or omit --sampled"),
+            E::ManySampleSites => (OTHER, "profile fewer programs, or select a file with -O"),
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
             E::Descriptors(_) => (OTHER, "raise the limit of open files (ulimit -n)"),
@@ -172,6 +174,11 @@ impl From<session::Error> for Failure {
             E::Bound(error) => return error.into(),
             E::NoAllocator(error) => return error.into(),
             E::NoJavaHeap(error) => return error.into(),
+            E::NoSamples(_) => (
+                OTHER,
+                "omit --sampled: jjleak -p PID counts allocations without the program's help; a library with such probes has to be \
+                 part of the program",
+            ),
             E::SavedFile(error) => return error.into(),
             E::TooManyProcesses(_) => (OTHER, "profile fewer processes, or raise --max-processes"),
             E::CountCalls => (

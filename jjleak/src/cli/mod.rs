@@ -107,7 +107,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     });
     match command_line.command {
         None if command_line.args.estimate => estimate::estimate(&command_line.args),
-        None => profile::profile(&command_line.args),
+        None => profile::profile(&command_line.args.with_source()),
         Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Memory(args)) => memory::scan(&args),
         Some(Command::Growth(args)) => growth::follow(&args),

@@ -66,6 +66,7 @@ fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {
 fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(match args.source {
         SourceKind::JavaHeap => Programs::JavaHeap,
+        SourceKind::Sampled => Programs::Samples,
         _ => Programs::Accounting,
     });
     settings.sizes = args.size_filter()?;

@@ -28,12 +28,12 @@ pub(super) struct TopArgs {
 
     /// Show pages that become resident, as jjleak growth does, instead of allocations
     #[arg(id = "of_growth", long = "growth")]
-    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "sample_rate", "sample_bytes", "combined_only", "older"])]
+    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "sample_rate", "sample_bytes", "combined_only", "older", "sampled"])]
     of_growth: bool,
 
     /// Show who allocates in Java heaps, as jjleak heap does, instead of native allocations
     #[arg(id = "of_heap", long = "heap", conflicts_with = "of_growth")]
-    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "combined_only", "older"])]
+    #[arg(conflicts_with_all = ["mmap", "max_overhead", "baseline", "combined_only", "older", "sampled"])]
     of_heap: bool,
 }
 
@@ -101,12 +101,12 @@ impl clap::Args for Profiling {
 impl FromArgMatches for Profiling {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let is_given = |id| matches.try_get_one::<bool>(id).ok().flatten().is_some_and(|given| *given);
-        let source = match (is_given("of_growth"), is_given("of_heap")) {
-            (true, _) => SourceKind::Growth,
-            (_, true) => SourceKind::JavaHeap,
-            _ => SourceKind::Malloc,
-        };
-        Ok(Self(Args { source, ..Args::from_arg_matches(matches)? }))
+        let args = Args::from_arg_matches(matches)?;
+        Ok(Self(match (is_given("of_growth"), is_given("of_heap")) {
+            (true, _) => Args { source: SourceKind::Growth, ..args },
+            (_, true) => Args { source: SourceKind::JavaHeap, ..args },
+            _ => args.with_source(),
+        }))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

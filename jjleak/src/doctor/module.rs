@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use jjleak_common::unwind::RowKind;
 
 use super::symbols::Symbols;
-use crate::allocators::{Hints, ProfiledAllocator, Unfollowed, find_sites};
+use crate::allocators::{Hints, ModuleAllocators, ProfiledAllocator, Unfollowed, find_sites, sample_sites};
 use crate::file_content::{Content, LazyFile};
 use crate::processes::Module;
 use crate::unwind::{self, Verification};
@@ -25,6 +25,8 @@ pub struct Examined {
     pub allocators: Vec<ProfiledAllocator>,
     /// Allocators in it, or single functions of them, that cannot be profiled.
     pub unfollowed: Vec<Unfollowed>,
+    /// Probes at which it announces samples of allocations.
+    pub samples: ModuleAllocators,
 }
 
 /// Method of unwinding through the code of a file.
@@ -63,6 +65,7 @@ impl Examined {
             symbols: Symbols::of(elf, debug_file),
             unfollowed: found.unfollowed,
             allocators: found.profiled,
+            samples: sample_sites(elf).unwrap_or_default(),
         }
     }
 }

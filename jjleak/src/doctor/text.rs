@@ -11,6 +11,7 @@ use super::{Examination, ExaminedProcess};
 use crate::allocators::{MissingFunction, MissingReason, ProbeSite, Stepping};
 use crate::attach::Check;
 use crate::jcmd::Access;
+use crate::processes::Pid;
 use crate::render::printable;
 use crate::unwind::Verification;
 
@@ -63,6 +64,7 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
     }
     for module in &examined.modules {
         allocators(out, module);
+        samples(out, module, pid);
     }
     for (path, error) in &examined.unopened {
         let _ = writeln!(out, "  NO   access to {}: {}", printable(path), printable(error));
@@ -102,6 +104,22 @@ fn allocators(out: &mut String, module: &Examined) {
     }
     for unfollowed in &module.unfollowed {
         let _ = writeln!(out, "  NO   allocator in {} that can be followed: {unfollowed}", printable(&name));
+    }
+}
+
+fn samples(out: &mut String, module: &Examined, pid: Pid) {
+    let name = base_name(&module.path);
+    for sampler in &module.samples.profiled {
+        let _ = writeln!(
+            out,
+            "  yes  samples of {} in {}: {} probes; to use them: jjleak --sampled -p {pid}",
+            sampler.family,
+            printable(&name),
+            sampler.sites.len(),
+        );
+    }
+    for unfollowed in &module.samples.unfollowed {
+        let _ = writeln!(out, "  NO   samples in {}: {unfollowed}", printable(&name));
     }
 }
 

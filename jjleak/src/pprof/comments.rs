@@ -57,7 +57,8 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         add("windows.allocated_error_objects", Some(allocated_error.objects.to_string()));
     }
     match coverage.sampling {
-        Sampling::Off => {}
+        // The source says so.
+        Sampling::Off | Sampling::Announced => {}
         Sampling::Rate(rate) => add("sample_rate", Some(rate.to_string())),
         Sampling::Bytes(bytes) => add("sample_bytes", Some(bytes.to_string())),
     }
@@ -160,15 +161,17 @@ impl<'a> Comments<'a> {
     }
 
     pub(super) fn coverage(&self) -> Coverage {
+        let source = self.values.get("source").and_then(|name| SourceKind::named(name)).unwrap_or_default();
         let sampling = match (self.number("sample_rate"), self.number("sample_bytes")) {
             (Some(rate), _) => Sampling::Rate(rate),
             (None, Some(bytes)) => Sampling::Bytes(bytes),
+            (None, None) if source == SourceKind::Sampled => Sampling::Announced,
             (None, None) => Sampling::Off,
         };
         Coverage {
             older: Duration::from_nanos(self.number("older_ns").unwrap_or_default()),
             settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
-            source: self.values.get("source").and_then(|name| SourceKind::named(name)).unwrap_or_default(),
+            source,
             some_sizes: self.values.contains_key("some_sizes"),
             sampling,
             threads: self.values.contains_key("threads"),

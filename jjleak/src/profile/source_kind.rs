@@ -6,6 +6,8 @@ pub enum SourceKind {
     /// Calls of allocators, each counted.
     #[default]
     Malloc,
+    /// Allocations that the program samples itself.
+    Sampled,
     /// Pages that became resident.
     Growth,
     /// Objects in a Java heap.
@@ -16,13 +18,14 @@ pub enum SourceKind {
 
 impl SourceKind {
     /// All sources.
-    pub const ALL: [Self; 4] = [Self::Malloc, Self::Growth, Self::JavaHeap, Self::File];
+    pub const ALL: [Self; 5] = [Self::Malloc, Self::Sampled, Self::Growth, Self::JavaHeap, Self::File];
 
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Malloc => "malloc",
+            Self::Sampled => "sampled",
             Self::Growth => "growth",
             Self::JavaHeap => "java_heap",
             Self::File => "file",
@@ -32,7 +35,7 @@ impl SourceKind {
     /// Returns whether call sites are judged by what becomes of their blocks.
     #[must_use]
     pub const fn is_judged(self) -> bool {
-        matches!(self, Self::Malloc | Self::File)
+        matches!(self, Self::Malloc | Self::Sampled | Self::File)
     }
 
     /// The source with this name.

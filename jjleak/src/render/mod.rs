@@ -60,12 +60,13 @@ pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
         return Some(match coverage.sampling {
             Sampling::Bytes(bytes) => format!("{of}; of these, one in {bytes} bytes"),
             Sampling::Rate(rate) => format!("{of}; of these, one in {rate}"),
-            Sampling::Off => of.to_owned(),
+            Sampling::Off | Sampling::Announced => of.to_owned(),
         });
     }
     match (coverage.sampling, coverage.windows) {
         (Sampling::Rate(rate), _) => Some(format!("one allocation in {rate}")),
         (Sampling::Bytes(bytes), _) => Some(format!("one allocation in {bytes} bytes")),
+        (Sampling::Announced, _) => Some("samples that the program draws itself".to_owned()),
         (Sampling::Off, Some(windows)) => Some(format!("{} windows of time", windows.windows)),
         (Sampling::Off, None) => None,
     }

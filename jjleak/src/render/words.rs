@@ -93,7 +93,7 @@ const OF_OBJECTS: Words = Words {
 /// The words of a source.
 pub(crate) const fn words(source: SourceKind) -> &'static Words {
     match source {
-        SourceKind::Malloc | SourceKind::File => &OF_ALLOCATIONS,
+        SourceKind::Malloc | SourceKind::Sampled | SourceKind::File => &OF_ALLOCATIONS,
         SourceKind::Growth => &OF_PAGES,
         SourceKind::JavaHeap => &OF_OBJECTS,
     }

@@ -108,7 +108,9 @@ impl Reports {
         profile.growth = match profile.coverage.source {
             SourceKind::Growth => grown.beside_source(Cause::leads_to_pages),
             SourceKind::JavaHeap => grown.beside_source(Cause::leads_to_java_heap),
-            SourceKind::Malloc | SourceKind::File => grown.beside(comparable_live(profile, grown)),
+            SourceKind::Malloc | SourceKind::Sampled | SourceKind::File => {
+                grown.beside(comparable_live(profile, grown))
+            }
         };
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::allocators::{
     self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file, java_heap_sites,
+    sample_sites,
 };
 use crate::file_content::Content;
 
@@ -23,6 +24,8 @@ pub enum Probed {
     NamedOnly,
     /// Those with which JVMs announce objects in their heaps.
     JavaHeap,
+    /// Those at which programs announce allocations that they sample themselves.
+    Samples,
     /// None: stacks and weights come from elsewhere.
     Nothing,
 }
@@ -51,11 +54,13 @@ impl AllocatorChoice {
         match self.probed {
             Probed::Allocators | Probed::NamedOnly => {}
             Probed::JavaHeap => return java_heap_sites(path, elf, debug_file),
+            Probed::Samples if self.is_other(path) => return Ok(ModuleAllocators::default()),
+            Probed::Samples => return sample_sites(elf),
             Probed::Nothing => return Ok(ModuleAllocators::default()),
         }
         let is_only = match self.probed {
             Probed::NamedOnly => Some(false),
-            _ => self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path)),
+            _ => self.only.is_some().then(|| !self.is_other(path)),
         };
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
         let following = self.following;
@@ -75,6 +80,11 @@ impl AllocatorChoice {
             }
         }
         Ok(found)
+    }
+
+    /// Returns true if the user wants another file.
+    fn is_other(&self, path: &Path) -> bool {
+        self.only.as_deref().is_some_and(|only| !is_file(only, path) && !is_link_to(only, path))
     }
 
     /// Returns true if the user has named all functions of this allocator: a missing one is then an error of the user's table.

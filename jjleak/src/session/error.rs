@@ -26,6 +26,9 @@ pub enum Error {
     /// A process has no Java heap that can be followed.
     #[error(transparent)]
     NoJavaHeap(#[from] NoJavaHeap),
+    /// A process announces no samples.
+    #[error(transparent)]
+    NoSamples(#[from] NoSamples),
     /// There is no room for another process.
     #[error("no room for process {0}: the process table is full")]
     TooManyProcesses(Pid),
@@ -126,6 +129,11 @@ pub enum NoJavaHeap {
         library: PathBuf,
     },
 }
+
+/// A process that announces no samples of its allocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("process {0} maps no file with the probes of a heap sampler (otel_memory or ddheap)")]
+pub struct NoSamples(pub Pid);
 
 /// Files of a process that cannot be opened.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ use waiting::{at, every, readable, ready};
 use watch::Watch;
 
 pub use allocator_choice::{AllocatorChoice, Probed};
-pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, UnopenedFiles};
+pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, NoSamples, UnopenedFiles};
 pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;
 pub use observer::{Notice, Observer, Step};

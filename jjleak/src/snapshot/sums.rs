@@ -149,8 +149,9 @@ impl Sum {
         selection: Selection<'_>,
         kept: usize,
     ) {
-        let Record { size, time_ns, .. } = *record;
-        let mut weight = selection.sampling.weight(size);
+        let Record { size: recorded, time_ns, .. } = *record;
+        let mut weight = selection.sampling.weight(recorded);
+        let size = selection.sampling.bytes(recorded);
         if let Some(windows) = selection.windows {
             // A block from outside the windows (a resized one) was not selected.
             let Some(window) = windows.of(time_ns) else { return };
@@ -171,17 +172,12 @@ impl Sum {
             cohort.bytes += weighted(size, weight);
         }
         if weight != WEIGHT_ONE && selection.windows.is_none() {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a standard error has no use for more than 53 bits"
-            )]
-            let (weight, size) = (weight as f64 / WEIGHT_ONE as f64, size as f64);
-            // A block's contribution to the variance of a Horvitz-Thompson estimate.
-            live.objects_variance += weight * (weight - 1.);
-            live.bytes_variance += weight * (weight - 1.) * size * size;
+            let (objects, bytes) = selection.sampling.variances(recorded);
+            live.objects_variance += objects;
+            live.bytes_variance += bytes;
         }
         if kept > 0 {
-            self.blocks.push(Block { address: key.address(), size, time_ns });
+            self.blocks.push(Block { address: selection.sampling.address(key.address()), size, time_ns });
             if self.blocks.len() >= 2 * kept {
                 largest_first(&mut self.blocks, kept);
             }

@@ -1,5 +1,6 @@
 //! Figures: of each allocation function, in each mode, and when tables are full.
 
+mod announced;
 mod arenas;
 mod calls;
 mod differential;

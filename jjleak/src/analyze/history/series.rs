@@ -6,7 +6,7 @@ use super::assessment::{Judged, seconds};
 use super::snapshot::{SiteSnapshot, Snapshot};
 use crate::analyze::judge::{Earlier, SiteHistory};
 use crate::analyze::statistics::figure;
-use crate::profile::{Basis, Coverage, Point, Profile, Sampling, Totals};
+use crate::profile::{Basis, Point, Profile, Sampling, Totals};
 
 /// The history of one call site, with one entry per remembered instant.
 #[derive(Debug, Default)]
@@ -46,8 +46,13 @@ fn points(ends: &[f64], live: &[f32]) -> Arc<[Point]> {
 }
 
 /// Average number of blocks that a sampled block stands for.
-fn weight(coverage: &Coverage, live: Totals) -> f64 {
+fn weight(profile: &Profile, live: Totals) -> f64 {
+    let coverage = &profile.coverage;
     match coverage.sampling {
+        // n blocks of the weight w have the variance n w (w - 1).
+        Sampling::Announced => profile
+            .live_error()
+            .map_or(1., |error| 1. + figure(error.objects).powi(2) / figure(profile.live().objects.max(1))),
         Sampling::Off => coverage.windows.map_or(1., |windows| f64::from(windows.weight.max(1))),
         Sampling::Rate(rate) => f64::from(rate),
         Sampling::Bytes(bytes) => {
@@ -141,7 +146,7 @@ impl Series {
             survivors: has_ages.then_some(&survivors[..]),
             earlier: [earlier(0), earlier(1)],
             settle: profile.coverage.settle.as_secs_f64(),
-            weight: weight(&profile.coverage, now.live),
+            weight: weight(profile, now.live),
             counted: profile
                 .coverage
                 .windows

@@ -36,6 +36,8 @@ pub(super) struct MultiLink<'a> {
     pub(super) offsets: &'a [u64],
     /// Cookie of each probe.
     pub(super) cookies: &'a [u64],
+    /// File offset of each probe's semaphore, 0 for none; empty if no probe has one.
+    pub(super) semaphores: &'a [u64],
     /// The process whose hits count; 0 for all processes.
     pub(super) process: u32,
     /// True if the program runs at the return of the probed functions.
@@ -121,6 +123,9 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     multi.path = link.file.as_ptr() as u64;
     multi.offsets = link.offsets.as_ptr() as u64;
     multi.cookies = link.cookies.as_ptr() as u64;
+    if !link.semaphores.is_empty() {
+        multi.ref_ctr_offsets = link.semaphores.as_ptr() as u64;
+    }
     multi.cnt = small(link.offsets.len().min(link.cookies.len()))?;
     multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
     multi.pid = link.process;

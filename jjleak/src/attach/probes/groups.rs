@@ -27,12 +27,13 @@ pub enum Part {
 impl Part {
     const fn of(point: ProbePoint) -> Self {
         match point {
-            ProbePoint::Entry(Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree) => {
-                Self::Frees
-            }
-            ProbePoint::Entry(_) | ProbePoint::Block | ProbePoint::Size | ProbePoint::Exit => {
-                Self::Allocations
-            }
+            ProbePoint::Entry(Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree)
+            | ProbePoint::SampleFreed => Self::Frees,
+            ProbePoint::Entry(_)
+            | ProbePoint::Block
+            | ProbePoint::Size
+            | ProbePoint::Exit
+            | ProbePoint::Sampled => Self::Allocations,
         }
     }
 }
@@ -40,7 +41,7 @@ impl Part {
 impl Programs {
     /// Program at a point, and at the return if that matters.
     const fn of(self, point: ProbePoint) -> (&'static str, Option<&'static str>) {
-        use ProbePoint::{Block, Entry, Exit, Size};
+        use ProbePoint::{Block, Entry, Exit, SampleFreed, Sampled, Size};
         match (self, point) {
             (Self::Accounting, Entry(Role::Allocate)) => ("allocate_enter", Some("allocate_return")),
             (Self::Accounting, Entry(Role::Resize)) => ("resize_enter", Some("allocate_return")),
@@ -54,6 +55,8 @@ impl Programs {
             (Self::Accounting, Entry(Role::AllocateOrThrow) | Size) => ("noted_enter", None),
             (Self::Accounting, Exit) => ("noted_exit", None),
             (Self::JavaHeap, Entry(Role::JavaObject)) => ("java_object", None),
+            (Self::Samples, Sampled) => ("sample_allocated", None),
+            (Self::Samples, SampleFreed) => ("sample_freed", None),
             #[cfg(feature = "measuring")]
             (Self::Stacks, Entry(Role::Allocate)) => ("stack_enter", Some("bare_return")),
             #[cfg(feature = "measuring")]
@@ -88,6 +91,7 @@ impl Programs {
                 "bare_return",
             ],
             Self::JavaHeap => &["java_object", NOTHING, "bare_return"],
+            Self::Samples => &["sample_allocated", "sample_freed", NOTHING, "bare_return"],
             Self::Bare => &[NOTHING, "bare_return"],
             Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
             #[cfg(feature = "measuring")]
@@ -137,13 +141,14 @@ impl Programs {
 /// block must not be recorded before its free can be seen.
 const fn order(point: ProbePoint) -> u8 {
     match point {
-        ProbePoint::Entry(Role::Free | Role::UnseenFree) => 0,
+        ProbePoint::Entry(Role::Free | Role::UnseenFree) | ProbePoint::SampleFreed => 0,
         ProbePoint::Entry(Role::Resize | Role::ResizeInPlace) => 1,
         ProbePoint::Entry(
             Role::Allocate | Role::AllocateOrThrow | Role::UnseenAllocation | Role::JavaObject,
         )
         | ProbePoint::Block
         | ProbePoint::Size
+        | ProbePoint::Sampled
         | ProbePoint::Exit => 2,
     }
 }

@@ -26,7 +26,7 @@ use super::calibration::OWN_PROGRAM;
 use super::{Error, Host, Programs, Scope, Target};
 use crate::allocators::{Placement, ProbeSite};
 use groups::Group;
-use multi::MultiPrograms;
+use multi::{MultiPrograms, Place};
 
 pub use groups::Part;
 pub(super) use multi::close as close_links;
@@ -154,7 +154,7 @@ impl Probes {
     ) -> Option<T> {
         let returning = self.multi.as_ref()?.get("bare_return").ok()?;
         Some(with(&|offset, process| {
-            multi::attach(returning, OWN_PROGRAM.as_ref(), process, true, &[(offset, 0)])
+            multi::attach(returning, OWN_PROGRAM.as_ref(), process, true, &[Place::at(offset)])
         }))
     }
 
@@ -240,8 +240,8 @@ impl Probes {
         let own = std::process::id();
         let mut links = Vec::new();
         for (file, offsets) in files {
-            let sites: Vec<_> = offsets.into_iter().map(|offset| (offset, 0)).collect();
-            let link = multi::attach(nothing, file, own, false, &sites);
+            let places: Vec<_> = offsets.into_iter().map(Place::at).collect();
+            let link = multi::attach(nothing, file, own, false, &places);
             match link {
                 Ok(link) => links.push(link),
                 Err(error) => tracing::info!(%error, "children keep the probes in {}", file.display()),
@@ -270,6 +270,10 @@ impl Links {
             }
             // No uprobe-multi links, no main thread, or no process.
             Some(Err(_)) | None => {
+                if group.sites.iter().any(|site| site.sample.is_some_and(|sample| sample.semaphore.is_some()))
+                {
+                    return Err(Error::Semaphore);
+                }
                 Host::this().check_perf_events()?;
                 perf::load(ebpf, programs.names())?;
                 Ok(Self::PerfEvents(perf::attach(ebpf, scope, group)?))
@@ -307,9 +311,13 @@ fn link(program: BorrowedFd<'_>, scope: Scope, group: &Group) -> io::Result<Owne
         Scope::Process { thread, .. } => thread.number().get(),
         Scope::File => 0,
     };
-    let sites: Vec<_> =
-        group.sites.iter().map(|site| (site.offset(), cookie(scope, site).encode())).collect();
-    multi::attach(program, &group.file, process, group.at_return, &sites)
+    let place = |site: &ProbeSite| Place {
+        offset: site.offset(),
+        cookie: cookie(scope, site).encode(),
+        semaphore: site.sample.and_then(|sample| sample.semaphore).unwrap_or(0),
+    };
+    let places: Vec<_> = group.sites.iter().map(place).collect();
+    multi::attach(program, &group.file, process, group.at_return, &places)
 }
 
 impl Drop for Probes {
@@ -329,6 +337,9 @@ const fn cookie(scope: Scope, site: &ProbeSite) -> Cookie {
         Scope::Process { slot, .. } => slot,
         Scope::File => ProcessSlot::OF_WHOEVER_HITS,
     };
+    if let Some(sample) = site.sample {
+        return Cookie::of_sample(process, sample.number);
+    }
     let Placement { cfa_words, inside, .. } = site.placement;
     Cookie { process, signature: site.signature, cfa_words, inside }
 }

@@ -104,17 +104,40 @@ impl MultiPrograms {
     }
 }
 
-/// Attaches a program to sites of a file, given as offset and cookie. A process is identified by its main thread.
+/// An instruction to probe.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// File offset.
+    pub(super) offset: u64,
+    pub(super) cookie: u64,
+    /// File offset of the semaphore; 0 for none.
+    pub(super) semaphore: u64,
+}
+
+impl Place {
+    /// An instruction whose program needs no cookie.
+    pub(super) const fn at(offset: u64) -> Self {
+        Self { offset, cookie: 0, semaphore: 0 }
+    }
+}
+
+/// Attaches a program to places in a file. A process is identified by its main thread.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     file: &Path,
     process: u32,
     at_return: bool,
-    sites: &[(u64, u64)],
+    places: &[Place],
 ) -> io::Result<OwnedFd> {
-    let (offsets, cookies): (Vec<_>, Vec<_>) = sites.iter().copied().unzip();
+    let column = |value: fn(&Place) -> u64| places.iter().map(value).collect::<Vec<_>>();
+    let (offsets, cookies) = (column(|place| place.offset), column(|place| place.cookie));
+    let mut semaphores = column(|place| place.semaphore);
+    if semaphores.iter().all(|semaphore| *semaphore == 0) {
+        semaphores.clear();
+    }
     let file = CString::new(file.as_os_str().as_bytes())?;
-    bpf::link(program, MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return })
+    let (offsets, cookies, semaphores) = (&offsets, &cookies, &semaphores);
+    bpf::link(program, MultiLink { file: &file, offsets, cookies, semaphores, process, at_return })
 }
 
 /// Closes links, which detaches their probes.
@@ -157,7 +180,14 @@ pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) 
 /// probed.
 fn keeps_to_process(program: BorrowedFd<'_>) -> bool {
     let refusal = |process| {
-        let link = MultiLink { file: c"/", offsets: &[0], cookies: &[0], process, at_return: false };
+        let link = MultiLink {
+            file: c"/",
+            offsets: &[0],
+            cookies: &[0],
+            semaphores: &[],
+            process,
+            at_return: false,
+        };
         bpf::link(program, link).err().and_then(|error| error.raw_os_error())
     };
     refusal(0) == Some(EBADF) && refusal(u32::MAX) == Some(EINVAL)

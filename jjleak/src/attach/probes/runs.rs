@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::multi::Place;
 use super::{NOTHING, Probes, Programs, bpf, multi};
 use crate::allocators::{ProbePoint, ProbeSite, Role, Stepping};
 use crate::attach::calibration::{Calibration, OWN_PROGRAM};
@@ -194,8 +195,8 @@ impl Probes {
         let (nothing, returning) = (copy(NOTHING)?, copy("bare_return")?);
         Calibration::begin(move |sites, at_return| {
             let program = if at_return { &returning } else { &nothing };
-            let sites: Vec<_> = sites.iter().map(|offset| (*offset, 0)).collect();
-            multi::attach(program.as_fd(), OWN_PROGRAM.as_ref(), std::process::id(), at_return, &sites)
+            let places: Vec<_> = sites.iter().copied().map(Place::at).collect();
+            multi::attach(program.as_fd(), OWN_PROGRAM.as_ref(), std::process::id(), at_return, &places)
         })
     }
 }

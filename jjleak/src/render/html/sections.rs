@@ -368,6 +368,7 @@ fn sampling(coverage: &Coverage) -> String {
     match coverage.sampling {
         Sampling::Rate(rate @ 2..) => format!("one in {rate}, at random: the figures are estimates"),
         Sampling::Bytes(bytes) => format!("one in {bytes} bytes, at random: the figures are estimates"),
+        Sampling::Announced => "samples that the program draws itself: the figures are estimates".to_owned(),
         _ if coverage.windows.is_some() => {
             "those in windows of time, at random: the figures are estimates".to_owned()
         }

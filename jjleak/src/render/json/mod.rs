@@ -158,6 +158,8 @@ pub enum SamplingDocument {
     Rate(u32),
     /// One allocation in this number of bytes.
     Bytes(u64),
+    /// Those that the program draws itself.
+    Announced,
 }
 
 /// Bytes and objects.
@@ -185,6 +187,7 @@ impl<S> Document<S> {
             sampling: match profile.coverage.sampling {
                 Sampling::Rate(rate @ 2..) => Some(SamplingDocument::Rate(rate)),
                 Sampling::Bytes(bytes) => Some(SamplingDocument::Bytes(bytes)),
+                Sampling::Announced => Some(SamplingDocument::Announced),
                 Sampling::Off | Sampling::Rate(_) => None,
             },
             windows: profile.coverage.windows.map(|windows| windows.windows),

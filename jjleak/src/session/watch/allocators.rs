@@ -93,7 +93,8 @@ impl Allocators {
                 }
                 Err(error) => return Err(error),
             }
-            for site in allocator.functions() {
+            // A probe of samples is within a function, which keeps its name.
+            for site in allocator.functions().filter(|site| site.sample.is_none()) {
                 names.set_function(module, site.frame_offset(), &site.label());
             }
         }
@@ -103,10 +104,26 @@ impl Allocators {
             self.found.insert(module.version, kept.into());
         }
         if is_any {
+            self.warn_of_another_sampler(slot, module);
             self.attached.insert((slot, module.version), attach::now_ns());
             self.modules.push(Rc::clone(module));
         }
         Ok(is_any)
+    }
+
+    /// Warns of a second file in which a process announces samples: their blocks can be the same.
+    fn warn_of_another_sampler(&self, slot: Option<ProcessSlot>, module: &Module) {
+        let other = self
+            .modules
+            .iter()
+            .find(|known| known.path != module.path && self.attached.contains_key(&(slot, known.version)));
+        if let (Probed::Samples, Some(_), Some(other)) = (self.choice.probed, slot, other) {
+            tracing::warn!(
+                "{} and {} announce samples: blocks that both sample are counted twice; -O FILE selects one of them",
+                other.path.display(),
+                module.path.display(),
+            );
+        }
     }
 
     /// Detaches probes from older versions of a file: after a write, other instructions are at the probe sites.
@@ -185,7 +202,12 @@ impl Allocators {
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
             found.iter().map(move |allocator| {
                 let functions: usize = allocator.functions().map(|site| site.names.len()).sum();
-                format!("{functions} functions of {} in {name}", allocator.family)
+                let what = if allocator.functions().any(|site| site.sample.is_some()) {
+                    "probes"
+                } else {
+                    "functions"
+                };
+                format!("{functions} {what} of {} in {name}", allocator.family)
             })
         });
         parts.collect::<Vec<_>>().join(", ")

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Watch, Watched};
-use crate::attach::{Measuring, Part, now_ns};
+use crate::attach::{Measuring, Part, Programs, now_ns};
 use crate::cost::{Bound, Budget};
 use crate::error_chain::chain;
 use crate::profile::Profile;
@@ -12,8 +12,9 @@ use crate::session::{BoundError, CostBound, Error};
 impl Watch {
     /// Adds the cost of being profiled to each profile.
     pub(super) fn measure_cost(&mut self, profiles: &mut [Profile]) {
-        // The price is that of allocations and frees.
-        if self.accounting.touched.is_followed() || self.accounting.java_heap.is_followed() {
+        // The price is that of allocations and frees, each of which is a hit. Samples stand for many.
+        let are_samples = self.attachment.settings().programs == Programs::Samples;
+        if are_samples || self.accounting.touched.is_followed() || self.accounting.java_heap.is_followed() {
             return;
         }
         let prices = self.accounting.meter.prices(&self.attachment);

@@ -20,7 +20,7 @@ use crate::cost::Spending;
 use crate::jvm::{self, Jvm};
 use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
-use crate::session::{AllocatorChoice, Error, NoAllocator, NoJavaHeap, Probed, UnopenedFiles};
+use crate::session::{AllocatorChoice, Error, NoAllocator, NoJavaHeap, NoSamples, Probed, UnopenedFiles};
 
 /// Warnings that are given once for a process.
 #[derive(Default)]
@@ -254,6 +254,7 @@ impl Watched {
     pub(super) fn is_not_counted(&self, choice: &AllocatorChoice) -> Error {
         match choice.probed {
             Probed::JavaHeap => self.has_no_java_heap().into(),
+            Probed::Samples => NoSamples(self.pid()).into(),
             Probed::Allocators | Probed::NamedOnly | Probed::Nothing => self.has_no_allocator(choice).into(),
         }
     }

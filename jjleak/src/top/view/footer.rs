@@ -163,6 +163,7 @@ fn coverage(coverage: &Coverage) -> String {
             None => String::new(),
         },
         Sampling::Rate(rate) => format!("ESTIMATES from 1 allocation in {rate}"),
+        Sampling::Announced => "ESTIMATES from samples that the program draws itself".to_owned(),
         Sampling::Bytes(bytes) => format!("ESTIMATES from 1 allocation in {bytes} bytes"),
     };
     if older_ms > 0 {

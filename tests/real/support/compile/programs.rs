@@ -250,6 +250,13 @@ pub(crate) fn filtered() -> &'static Path {
     PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
 }
 
+/// The program that announces samples with probes of this provider; not cached.
+pub(crate) fn announced(provider: &str) -> PathBuf {
+    let provider_flag = format!("-DPROVIDER={provider}");
+    let flags = [BOOKKEEPING, &[&*provider_flag, "-Wl,--no-as-needed", "-lm"]].concat();
+    compile(&format!("announced-{provider}"), &["announced.c".to_owned()], &flags)
+}
+
 /// The program whose allocator writes a profile.
 pub(crate) fn sampled() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

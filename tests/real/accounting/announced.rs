@@ -1,0 +1,164 @@
+//! Samples that a program draws itself: estimates are right within their standard errors, every way to pass arguments is read, and a
+//! program that lies harms nobody.
+
+use std::io::Write;
+use std::process::{ChildStdin, Command, Stdio};
+
+use jjleak::render::json::{Document, SamplingDocument, StackDocument};
+
+use crate::support::accounts::assert_nothing_lost;
+use crate::support::bounded::{SOON, until};
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::lines::Lines;
+use crate::support::privilege::require_bpf;
+use crate::support::process::Process;
+
+/// Standard errors that one estimate in five million exceeds.
+const FAR: f64 = 5.2;
+
+/// A program that announces samples as it is told to.
+struct Sampler {
+    process: Process,
+    said: Lines,
+    stdin: ChildStdin,
+}
+
+/// What the program has allocated, in bytes and objects, and what of it is live.
+struct Truth {
+    allocated: [u64; 2],
+    live: [u64; 2],
+}
+
+impl Sampler {
+    fn start(provider: &str) -> Self {
+        let mut command = Command::new(compile::announced(provider));
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut said = Lines::of("the sampling program", process.stdout.take().unwrap());
+        assert_eq!(said.next(SOON), "ready");
+        let stdin = process.stdin.take().unwrap();
+        Self { process, said, stdin }
+    }
+
+    fn attach(&self, options: &[&str]) -> Jjleak {
+        let pid = self.process.id().to_string();
+        Jjleak::attached([&["--sampled", "-p", &pid, "60", "--format", "json"], options].concat())
+    }
+
+    /// Has the program do something; the number of those that consume its samples.
+    fn obey(&mut self, command: &str) -> u32 {
+        writeln!(self.stdin, "{command}").unwrap();
+        let done = self.said.next(SOON);
+        done.strip_prefix("done ").unwrap_or_else(|| panic!("{done}")).parse().unwrap()
+    }
+
+    fn allocate(&mut self, blocks: u32) -> Truth {
+        writeln!(self.stdin, "random {blocks}").unwrap();
+        let line = self.said.next(SOON);
+        let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        assert!(self.said.next(SOON).starts_with("done"));
+        let [bytes, objects, live_bytes, live_objects] = numbers[..] else { panic!("{line}") };
+        Truth { allocated: [bytes, objects], live: [live_bytes, live_objects] }
+    }
+}
+
+/// Stacks that go through a function of the program.
+fn through<'a>(report: &'a Document, function: &str) -> Vec<&'a StackDocument> {
+    let has = |stack: &&StackDocument| stack.frames.iter().any(|frame| frame.symbol == function);
+    report.stacks.iter().filter(has).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "statistics")]
+fn assert_near(estimate: u64, truth: u64, standard_error: u64) {
+    let off = (estimate as f64 - truth as f64) / standard_error as f64;
+    println!("{estimate} for {truth}, standard error {standard_error}: off by {off:.2}");
+    assert!(standard_error > 0 && off.abs() < FAR);
+}
+
+fn assert_estimates(provider: &str) {
+    let mut sampler = Sampler::start(provider);
+    let jjleak = sampler.attach(&[]);
+    let truth = sampler.allocate(200_000);
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!((report.source.as_str(), report.sampling), ("sampled", Some(SamplingDocument::Announced)));
+    assert_nothing_lost(&report);
+    assert_eq!(report.unknown_frees, 0);
+    let error = report.live_error.expect("an estimate says how sure it is");
+    assert!(error.bytes < truth.live[0] / 20, "{error:?}");
+    assert_near(report.live.bytes, truth.live[0], error.bytes);
+    assert_near(report.live.objects, truth.live[1], error.objects);
+    // Twice as many blocks have at most twice the variance here.
+    assert_near(report.allocated.bytes, truth.allocated[0], error.bytes * 3 / 2);
+    assert_near(report.allocated.objects, truth.allocated[1], error.objects * 3 / 2);
+    // All stacks come from the probe, through the sampler, to the start of the program.
+    let stacks = through(&report, "allocate");
+    assert_eq!(stacks.len(), report.stacks.len());
+    assert!(stacks.iter().all(|stack| stack.status == "complete" && stack.frames[0].symbol == "announce"));
+}
+
+#[test]
+fn weights_by_chance_estimate_what_the_program_has() {
+    require_bpf!();
+    assert_estimates("otel_memory");
+}
+
+#[test]
+fn weights_that_count_points_estimate_what_the_program_has() {
+    require_bpf!();
+    assert_estimates("ddheap");
+}
+
+#[test]
+fn arguments_are_read_from_registers_memory_and_constants() {
+    require_bpf!();
+    let mut sampler = Sampler::start("otel_memory");
+    let jjleak = sampler.attach(&[]);
+    sampler.obey("operands 0");
+    let report = jjleak.interrupt().assert_done().report();
+
+    // A hundred blocks of 200 bytes that stand for 700 each, and a hundred of 100 bytes that stand for 500; weights have 11 bits.
+    let near = |number: u64, exact: u64| number.abs_diff(exact) * 1000 <= exact;
+    assert!(near(report.live.bytes, 70_000 + 50_000), "{:?}", report.live);
+    assert!(near(report.live.objects, 350 + 500), "{:?}", report.live);
+    assert_eq!(report.lost["sample_refused"], 1, "a negative size");
+}
+
+#[test]
+fn the_kernel_counts_consumers_however_they_end() {
+    require_bpf!();
+    let mut sampler = Sampler::start("otel_memory");
+    assert_eq!(sampler.obey("nothing 0"), 0);
+    let jjleak = sampler.attach(&[]);
+    assert!(sampler.obey("nothing 0") > 0);
+    jjleak.interrupt().assert_done();
+    assert_eq!(sampler.obey("nothing 0"), 0);
+    let jjleak = sampler.attach(&[]);
+    jjleak.kill();
+    // The kernel removes the probes of a process that was killed in the background.
+    until(SOON, "nobody consumes samples", || sampler.obey("nothing 0") == 0);
+}
+
+#[test]
+fn a_program_that_lies_is_bounded_and_named() {
+    require_bpf!();
+    let mut sampler = Sampler::start("otel_memory");
+    let jjleak = sampler.attach(&["--max-live", "1000"]);
+    sampler.obey("lie 1000");
+    sampler.obey("flood 100000");
+    let ended: Ended = jjleak.interrupt().assert_done();
+    let report = ended.report();
+
+    assert_eq!(report.lost["sample_refused"], 3000, "{:?}", report.lost);
+    assert!(report.lost["live_table_full"] > 0, "{:?}", report.lost);
+    assert_eq!(report.live.objects % 256, 0, "each stands for 256");
+    assert_eq!(report.allocated.objects, 256 * 100_000);
+}
+
+#[test]
+fn a_program_without_such_probes_is_refused_with_what_to_do() {
+    require_bpf!();
+    let process = Process::spawn(Command::new("sleep").arg("600"));
+    let ended = Ended::of(["--sampled", "-p", &process.id().to_string()]);
+    ended.assert_failed(1, "maps no file with the probes of a heap sampler", "omit --sampled");
+}
