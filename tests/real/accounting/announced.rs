@@ -2,6 +2,7 @@
 //! program that lies harms nobody.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
 use jjleak::render::json::{Document, SamplingDocument, StackDocument};
@@ -9,9 +10,9 @@ use jjleak::render::json::{Document, SamplingDocument, StackDocument};
 use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::{SOON, until};
 use crate::support::compile;
-use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::lines::Lines;
-use crate::support::privilege::require_bpf;
+use crate::support::privilege::{require_bpf, require_program};
 use crate::support::process::Process;
 
 /// Standard errors that one estimate in five million exceeds.
@@ -32,7 +33,11 @@ struct Truth {
 
 impl Sampler {
     fn start(provider: &str) -> Self {
-        let mut command = Command::new(compile::announced(provider));
+        Self::run(&compile::announced(provider))
+    }
+
+    fn run(program: &Path) -> Self {
+        let mut command = Command::new(program);
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut said = Lines::of("the sampling program", process.stdout.take().unwrap());
         assert_eq!(said.next(SOON), "ready");
@@ -53,7 +58,11 @@ impl Sampler {
     }
 
     fn allocate(&mut self, blocks: u32) -> Truth {
-        writeln!(self.stdin, "random {blocks}").unwrap();
+        self.account_for(&format!("random {blocks}"))
+    }
+
+    fn account_for(&mut self, command: &str) -> Truth {
+        writeln!(self.stdin, "{command}").unwrap();
         let line = self.said.next(SOON);
         let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
         assert!(self.said.next(SOON).starts_with("done"));
@@ -110,6 +119,26 @@ fn weights_that_count_points_estimate_what_the_program_has() {
 }
 
 #[test]
+fn a_program_in_rust_with_the_crate_is_estimated() {
+    require_bpf!();
+    let mut sampler = Sampler::run(&compile::sampling_in_rust());
+    let jjleak = sampler.attach(&[]);
+    let truth = sampler.account_for("400000");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_nothing_lost(&report);
+    assert_eq!(report.unknown_frees, 0);
+    let error = report.live_error.unwrap();
+    assert!(error.bytes < truth.live[0] / 20, "{error:?}");
+    assert_near(report.live.bytes, truth.live[0], error.bytes);
+    assert_near(report.live.objects, truth.live[1], error.objects);
+    assert_near(report.allocated.bytes, truth.allocated[0], error.bytes * 3 / 2);
+    assert!(report.stacks.iter().all(|stack| stack.status == "complete"));
+    let kept: u64 = through(&report, "keep_some").iter().map(|stack| stack.live.bytes).sum();
+    assert!(kept * 100 > report.live.bytes * 95, "{kept} of {}", report.live.bytes);
+}
+
+#[test]
 fn arguments_are_read_from_registers_memory_and_constants() {
     require_bpf!();
     let mut sampler = Sampler::start("otel_memory");
@@ -137,6 +166,60 @@ fn the_kernel_counts_consumers_however_they_end() {
     jjleak.kill();
     // The kernel removes the probes of a process that was killed in the background.
     until(SOON, "nobody consumes samples", || sampler.obey("nothing 0") == 0);
+}
+
+#[test]
+fn a_library_that_is_loaded_later_is_followed_from_then_on() {
+    require_bpf!();
+    require_program!("python3");
+    // Waits until all five probes have a consumer.
+    let code = format!(
+        "import ctypes, os, time\n\
+         library = ctypes.CDLL('{}')\n\
+         consumers = ctypes.c_ushort.in_dll(library, 'semaphore')\n\
+         while consumers.value < 5: time.sleep(0.01)\n\
+         reading, writing = os.pipe()\n\
+         os.write(writing, b'flood 1000\\n')\n\
+         os.close(writing)\n\
+         os.dup2(reading, 0)\n\
+         library.main()",
+        compile::announced_library().display()
+    );
+    let mut jjleak = Command::new(PROGRAM);
+    jjleak.args(["--sampled", "--format", "json", "--out", "report.json", "--", "python3", "-c", &code]);
+    let ended = Jjleak::start(jjleak).end().assert_done();
+    let report = std::fs::read_to_string(ended.file("report.json")).unwrap();
+    let report: Document = serde_json::from_str(report.lines().last().unwrap()).unwrap();
+    assert_eq!(report.allocated.objects, 256 * 1000);
+}
+
+#[test]
+fn a_profile_of_samples_keeps_its_errors_and_its_source() {
+    require_bpf!();
+    let mut sampler = Sampler::start("otel_memory");
+    let jjleak = sampler.attach(&["--format", "pprof"]);
+    sampler.allocate(20_000);
+    let ended = jjleak.interrupt().assert_done();
+    let saved = ended.files().into_iter().find(|name| name.ends_with(".pb.gz")).unwrap();
+    let read = Ended::of(["report", "--format", "json", ended.file(&saved).to_str().unwrap()])
+        .assert_done()
+        .report();
+    assert_eq!((read.source.as_str(), read.sampling), ("sampled", Some(SamplingDocument::Announced)));
+    let report = ended.report();
+    assert_eq!((read.live, read.live_error), (report.live, report.live_error));
+}
+
+#[test]
+fn doctor_says_that_a_program_has_such_probes() {
+    require_bpf!();
+    let sampler = Sampler::start("ddheap");
+    let doctor =
+        Command::new(PROGRAM).args(["doctor", "-p", &sampler.process.id().to_string()]).output().unwrap();
+    let text = String::from_utf8(doctor.stdout).unwrap();
+    assert!(
+        text.contains("yes  samples of ddheap in announced-ddheap: 5 probes; to use them: jjleak --sampled"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -121,7 +121,9 @@ impl<'data> Note<'data> {
         let (words, texts) = description.split_at_checked(24)?;
         let word =
             |at: usize| -> Option<u64> { Some(u64::from_le_bytes(words.get(at..at + 8)?.try_into().ok()?)) };
-        let moved = base.map_or(0, |base| base.wrapping_sub(word(8).unwrap_or(base)));
+        // Linkers that drop the base's section leave 0 in the notes: nothing was moved.
+        let known = word(8).filter(|known| *known != 0);
+        let moved = base.zip(known).map_or(0, |(base, known)| base.wrapping_sub(known));
         let mut texts = texts.split(|byte| *byte == 0).map(str::from_utf8);
         let mut text = || texts.next()?.ok();
         Some(Self {

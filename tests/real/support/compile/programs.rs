@@ -257,6 +257,25 @@ pub(crate) fn announced(provider: &str) -> PathBuf {
     compile(&format!("announced-{provider}"), &["announced.c".to_owned()], &flags)
 }
 
+/// A program in Rust whose allocator samples and announces what it allocates: an example of the crate.
+pub(crate) fn sampling_in_rust() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sampler");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jjleak-sampler/Cargo.toml");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--release", "--locked", "--example", "keeps", "--manifest-path"])
+        .arg(manifest);
+    cargo.arg("--target-dir").arg(&folder).env_remove("RUSTFLAGS");
+    assert!(cargo.status().unwrap().success(), "cannot build the sampling program");
+    folder.join("release/examples/keeps")
+}
+
+/// The same as a library, whose `main` a program can call.
+pub(crate) fn announced_library() -> PathBuf {
+    let flags = [BOOKKEEPING, &["-shared", "-fPIC", "-Wl,--no-as-needed", "-lm"]].concat();
+    compile("libannounced.so", &["announced.c".to_owned()], &flags)
+}
+
 /// The program whose allocator writes a profile.
 pub(crate) fn sampled() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -1,0 +1,117 @@
+//! The choice of blocks: points are scattered over all bytes that a thread allocates, at exponentially distributed distances, and a block
+//! with a point is sampled. It stands for its size divided by the chance of that.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// State of a thread.
+#[derive(Debug, Clone, Copy)]
+struct Thread {
+    /// Bytes up to the next point.
+    left: i64,
+    /// State of the generator (xorshift64*); 0 before the first draw.
+    random: u64,
+}
+
+thread_local! {
+    // Has no destructor: it exists as long as the thread, and its first use allocates nothing.
+    static THREAD: Cell<Thread> = const { Cell::new(Thread { left: 0, random: 0 }) };
+}
+
+/// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
+#[inline]
+pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
+    THREAD.with(|cell| {
+        let mut thread = cell.get();
+        if thread.random == 0 {
+            thread.begin(distance);
+        }
+        thread.left = thread.left.saturating_sub(i64::try_from(size).unwrap_or(i64::MAX));
+        let is_sampled = thread.left <= 0;
+        if is_sampled {
+            // Points have no memory: behind the block, the distance to the next one is as if none had been before.
+            thread.left = thread.gap(distance);
+        }
+        cell.set(thread);
+        is_sampled.then(|| weighted_bytes(size, distance))
+    })
+}
+
+/// The size divided by 1 - exp(-size / distance), rounded.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate, far from overflowing"
+)]
+fn weighted_bytes(size: usize, distance: u64) -> u64 {
+    // A block of no bytes takes some.
+    let size = size.max(1) as f64;
+    (size / -(-size / distance as f64).exp_m1()).round() as u64
+}
+
+impl Thread {
+    #[cold]
+    fn begin(&mut self, distance: u64) {
+        static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+        // Differs between threads by the counter, and between processes by the address of the stack.
+        let counter = SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mixed = (counter ^ (std::ptr::from_ref(self).addr() as u64)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.random = (mixed ^ mixed >> 29) | 1;
+        self.left = self.gap(distance);
+    }
+
+    /// Distance to the next point, in whole bytes: at least 1.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "a random number, at most 37 times the distance"
+    )]
+    fn gap(&mut self, distance: u64) -> i64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        // In the middle of one of 2^53 parts of the interval from 0 to 1, never an end.
+        let drawn = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+        let uniform = (drawn as f64 + 0.5) / (1u64 << 53) as f64;
+        (-uniform.ln() * distance as f64).ceil().max(1.) as i64
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_precision_loss, reason = "statistics")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weighted_bytes_are_the_allocated_bytes_on_average_at_any_size() {
+        const DISTANCE: u64 = 10_000;
+        for size in [1, 16, 1000, 9999, 40_000, 1 << 20] {
+            let blocks = 40_000_000 / size.clamp(400, 40_000);
+            let chance = -(-(size as f64) / DISTANCE as f64).exp_m1();
+            let drawn = (0..blocks).filter_map(|_| draw(size, DISTANCE));
+            let (samples, sum) = drawn.fold((0u64, 0u64), |(samples, sum), bytes| (samples + 1, sum + bytes));
+            let expected = blocks as f64 * chance;
+            let deviation = (expected * (1. - chance)).sqrt().max(1.);
+            let off = (samples as f64 - expected) / deviation;
+            assert!(off.abs() < 5., "{size}: {samples} samples, not {expected}");
+            let ratio = sum as f64 / (blocks * size) as f64;
+            assert!((ratio - 1.).abs() < 5. * deviation / expected + 0.001, "{size}: {ratio} of the bytes");
+        }
+    }
+
+    #[test]
+    fn a_block_larger_than_any_gap_stands_for_itself() {
+        assert_eq!(draw(1 << 40, 512 << 10), Some(1 << 40));
+        assert_eq!(draw(usize::MAX, 512 << 10).map(|bytes| bytes > 1 << 62), Some(true));
+        assert_eq!(weighted_bytes(0, 1000), weighted_bytes(1, 1000));
+    }
+
+    #[test]
+    fn threads_draw_differently() {
+        let gaps =
+            || std::thread::spawn(|| (0..2000).map(|_| draw(100, 10_000).is_some()).collect::<Vec<_>>());
+        let [one, other] = [gaps(), gaps()].map(|thread| thread.join().unwrap());
+        assert_ne!(one, other);
+    }
+}
