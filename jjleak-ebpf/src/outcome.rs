@@ -151,7 +151,7 @@ pub(crate) fn add_block(armed: &Armed, flags: u8, stack: impl FnOnce() -> u32, b
         return time_ns;
     }
     enter_block(armed.key(block), &Record { size, time_ns, stack, reserved: 0 });
-    trace::allocated(armed.slot, block, sampling::bytes(size));
+    trace::allocated(armed.slot, sampling::address(block), sampling::bytes(size));
     time_ns
 }
 

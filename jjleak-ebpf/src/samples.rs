@@ -12,7 +12,7 @@ use crate::{
     memory::{USER_SPACE_END, read_user_word},
     outcome,
     registers::{Hit, Registers},
-    stack, trace,
+    sampling, stack, trace,
 };
 
 /// A sampled allocation.
@@ -41,7 +41,7 @@ pub(crate) fn freed(hit: &Hit) {
         return;
     };
     if let Some(record) = live::remove(armed.key(block)) {
-        trace::freed(armed.slot, block, Sampled(record.size).size());
+        trace::freed(armed.slot, sampling::address(block), Sampled(record.size).size());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use jjleak_common::{
-    samples::Sampled,
+    samples::{MAX_PRODUCERS, Sampled},
     sampling::{WEIGHT_ONE, draws_of_bytes, weight_of},
 };
 
@@ -24,6 +24,12 @@ fn are_announced() -> bool {
 #[inline(always)]
 pub(crate) fn bytes(size: u64) -> u64 {
     if are_announced() { Sampled(size).size() } else { size }
+}
+
+/// Address of a block, from that in its key.
+#[inline(always)]
+pub(crate) fn address(block: u64) -> u64 {
+    if are_announced() { block & !(MAX_PRODUCERS - 1) } else { block }
 }
 
 /// Decides at random if an allocation of this size is left out.

@@ -32,8 +32,8 @@ struct Truth {
 }
 
 impl Sampler {
-    fn start(provider: &str) -> Self {
-        Self::run(&compile::announced(provider))
+    fn start() -> Self {
+        Self::run(compile::announced())
     }
 
     fn run(program: &Path) -> Self {
@@ -84,8 +84,7 @@ fn assert_near(estimate: u64, truth: u64, standard_error: u64) {
     assert!(standard_error > 0 && off.abs() < FAR);
 }
 
-fn assert_estimates(provider: &str) {
-    let mut sampler = Sampler::start(provider);
+fn assert_estimates(mut sampler: Sampler) {
     let jjleak = sampler.attach(&[]);
     let truth = sampler.allocate(200_000);
     let report = jjleak.interrupt().assert_done().report();
@@ -109,13 +108,13 @@ fn assert_estimates(provider: &str) {
 #[test]
 fn weights_by_chance_estimate_what_the_program_has() {
     require_bpf!();
-    assert_estimates("otel_memory");
+    assert_estimates(Sampler::start());
 }
 
 #[test]
 fn weights_that_count_points_estimate_what_the_program_has() {
     require_bpf!();
-    assert_estimates("ddheap");
+    assert_estimates(Sampler::run(compile::announced_points()));
 }
 
 #[test]
@@ -141,7 +140,7 @@ fn a_program_in_rust_with_the_crate_is_estimated() {
 #[test]
 fn arguments_are_read_from_registers_memory_and_constants() {
     require_bpf!();
-    let mut sampler = Sampler::start("otel_memory");
+    let mut sampler = Sampler::start();
     let jjleak = sampler.attach(&[]);
     sampler.obey("operands 0");
     let report = jjleak.interrupt().assert_done().report();
@@ -156,7 +155,7 @@ fn arguments_are_read_from_registers_memory_and_constants() {
 #[test]
 fn the_kernel_counts_consumers_however_they_end() {
     require_bpf!();
-    let mut sampler = Sampler::start("otel_memory");
+    let mut sampler = Sampler::start();
     assert_eq!(sampler.obey("nothing 0"), 0);
     let jjleak = sampler.attach(&[]);
     assert!(sampler.obey("nothing 0") > 0);
@@ -193,10 +192,41 @@ fn a_library_that_is_loaded_later_is_followed_from_then_on() {
     assert_eq!(report.allocated.objects, 256 * 1000);
 }
 
+/// A child of `fork` has a copy of the semaphore, which would have it announce samples for nobody.
+#[test]
+fn a_child_that_is_not_followed_has_no_consumers_soon() {
+    require_bpf!();
+    require_program!("python3");
+    let code = format!(
+        "import ctypes, os, sys, time\n\
+         library = ctypes.CDLL('{}')\n\
+         consumers = ctypes.c_ushort.in_dll(library, 'semaphore')\n\
+         print('ready', flush=True)\n\
+         sys.stdin.readline()\n\
+         if os.fork() == 0:\n\
+         \x20   while consumers.value != 0: time.sleep(0.01)\n\
+         \x20   print('child: none', flush=True)\n\
+         \x20   os._exit(0)\n\
+         os.wait()\n\
+         print('parent:', consumers.value, flush=True)",
+        compile::announced_library().display()
+    );
+    let mut python = Command::new("python3");
+    python.args(["-c", &code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Process::spawn(&mut python);
+    let mut said = Lines::of("python3", process.stdout.take().unwrap());
+    assert_eq!(said.next(SOON), "ready");
+    let jjleak = Jjleak::attached(["--sampled", "-p", &process.id().to_string(), "60", "--format", "json"]);
+    writeln!(process.stdin.take().unwrap()).unwrap();
+    assert_eq!(said.next(SOON), "child: none");
+    assert_eq!(said.next(SOON), "parent: 5");
+    jjleak.end().assert_done();
+}
+
 #[test]
 fn a_profile_of_samples_keeps_its_errors_and_its_source() {
     require_bpf!();
-    let mut sampler = Sampler::start("otel_memory");
+    let mut sampler = Sampler::start();
     let jjleak = sampler.attach(&["--format", "pprof"]);
     sampler.allocate(20_000);
     let ended = jjleak.interrupt().assert_done();
@@ -212,12 +242,12 @@ fn a_profile_of_samples_keeps_its_errors_and_its_source() {
 #[test]
 fn doctor_says_that_a_program_has_such_probes() {
     require_bpf!();
-    let sampler = Sampler::start("ddheap");
+    let sampler = Sampler::run(compile::announced_points());
     let doctor =
         Command::new(PROGRAM).args(["doctor", "-p", &sampler.process.id().to_string()]).output().unwrap();
     let text = String::from_utf8(doctor.stdout).unwrap();
     assert!(
-        text.contains("yes  samples of ddheap in announced-ddheap: 5 probes; to use them: jjleak --sampled"),
+        text.contains("yes  samples of ddheap in announced-points: 5 probes; to use them: jjleak --sampled"),
         "{text}"
     );
 }
@@ -225,7 +255,7 @@ fn doctor_says_that_a_program_has_such_probes() {
 #[test]
 fn a_program_that_lies_is_bounded_and_named() {
     require_bpf!();
-    let mut sampler = Sampler::start("otel_memory");
+    let mut sampler = Sampler::start();
     let jjleak = sampler.attach(&["--max-live", "1000"]);
     sampler.obey("lie 1000");
     sampler.obey("flood 100000");

@@ -88,8 +88,8 @@ const LIBRARIES: [&str; 40] = [
     "[vdso]",
 ];
 
-/// Beginnings of functions of runtimes that are linked into programs, of their entry points, and of JNI.
-const RUNTIMES: [&str; 24] = [
+/// Beginnings of functions of runtimes and heap samplers that are linked into programs, of entry points, and of JNI.
+const RUNTIMES: [&str; 29] = [
     "std::",
     "<std::",
     "__gnu_cxx::",
@@ -114,10 +114,16 @@ const RUNTIMES: [&str; 24] = [
     "JNI_",
     "jni_",
     "JVM_",
+    "jjleak_sampler::",
+    "<jjleak_sampler::",
+    "dd_probe_",
+    "dd_allocation_",
+    "gotter_",
 ];
 
 /// Parts of source paths of standard libraries and fetched dependencies.
-const LIBRARY_SOURCES: [&str; 4] = ["/rustc/", "/rustlib/src/", "/.cargo/registry/", "/usr/include/"];
+const LIBRARY_SOURCES: [&str; 5] =
+    ["/rustc/", "/rustlib/src/", "/.cargo/registry/", "/usr/include/", "/jjleak-sampler/src/"];
 
 /// Index of the application's frame that is the nearest to the allocation function; `None` if there is none.
 #[must_use]
@@ -214,6 +220,23 @@ mod tests {
         assert_eq!(named(&deflater(), &app), Some("com.google.common.io.Zip.open"));
         let skip = Rules { app: None, skip: regex("compress") };
         assert_eq!(named(&deflater(), &skip), Some("Defl.main"));
+    }
+
+    #[test]
+    fn a_heap_sampler_in_the_program_is_not_the_application() {
+        let generic = |symbol: &str| {
+            let file = "/home/dev/jjleak-sampler/src/lib.rs".to_owned();
+            Frame { file, ..Frame::clone(&native(symbol, "service")) }.into()
+        };
+        let frames = [
+            native("jjleak_sampler::probes::announce", "service"),
+            generic("allocated<std::alloc::System>"),
+            native("__rust_alloc", "service"),
+            native("keep", "service"),
+        ];
+        assert_eq!(named(&frames, &Rules::default()), Some("keep"));
+        let frames = ["dd_probe_alloc", "dd_allocation_created_slow", "gotter_malloc", "keep"];
+        assert_eq!(named(&frames.map(|symbol| native(symbol, "service")), &Rules::default()), Some("keep"));
     }
 
     #[test]

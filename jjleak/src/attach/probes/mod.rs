@@ -229,18 +229,20 @@ impl Probes {
     /// kernel/events/uprobes.c). Perf events do so themselves, at the first hit.
     pub(super) fn spare_children(&self) {
         let Some(Ok(nothing)) = self.multi.as_ref().map(|multi| multi.get(NOTHING)) else { return };
-        let mut files: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
+        let mut files: BTreeMap<&Path, BTreeSet<(u64, u64)>> = BTreeMap::new();
         for placed in &self.placed {
             if is_bound(placed.scope) && matches!(placed.links, Links::Multi(_)) {
-                let offsets = placed.group.sites.iter().map(ProbeSite::offset);
-                files.entry(&placed.group.file).or_default().extend(offsets);
+                // The kernel refuses two probes at an instruction with different semaphores.
+                let places = placed.group.sites.iter().map(|site| (site.offset(), semaphore_of(site)));
+                files.entry(&placed.group.file).or_default().extend(places);
             }
         }
         // jjleak's own process carries the probes briefly, which is harmless.
         let own = std::process::id();
         let mut links = Vec::new();
-        for (file, offsets) in files {
-            let places: Vec<_> = offsets.into_iter().map(Place::at).collect();
+        for (file, places) in files {
+            let place = |(offset, semaphore)| Place { semaphore, ..Place::at(offset) };
+            let places: Vec<_> = places.into_iter().map(place).collect();
             let link = multi::attach(nothing, file, own, false, &places);
             match link {
                 Ok(link) => links.push(link),
@@ -270,8 +272,7 @@ impl Links {
             }
             // No uprobe-multi links, no main thread, or no process.
             Some(Err(_)) | None => {
-                if group.sites.iter().any(|site| site.sample.is_some_and(|sample| sample.semaphore.is_some()))
-                {
+                if group.sites.iter().any(|site| semaphore_of(site) != 0) {
                     return Err(Error::Semaphore);
                 }
                 Host::this().check_perf_events()?;
@@ -314,7 +315,7 @@ fn link(program: BorrowedFd<'_>, scope: Scope, group: &Group) -> io::Result<Owne
     let place = |site: &ProbeSite| Place {
         offset: site.offset(),
         cookie: cookie(scope, site).encode(),
-        semaphore: site.sample.and_then(|sample| sample.semaphore).unwrap_or(0),
+        semaphore: semaphore_of(site),
     };
     let places: Vec<_> = group.sites.iter().map(place).collect();
     multi::attach(program, &group.file, process, group.at_return, &places)
@@ -329,6 +330,11 @@ impl Drop for Probes {
         });
         multi::close(links.collect());
     }
+}
+
+/// File offset of the semaphore of the probe at a site; 0 for none.
+fn semaphore_of(site: &ProbeSite) -> u64 {
+    site.sample.and_then(|sample| sample.semaphore).unwrap_or(0)
 }
 
 /// Cookie of the probe at a site.

@@ -250,11 +250,21 @@ pub(crate) fn filtered() -> &'static Path {
     PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
 }
 
-/// The program that announces samples with probes of this provider; not cached.
-pub(crate) fn announced(provider: &str) -> PathBuf {
-    let provider_flag = format!("-DPROVIDER={provider}");
-    let flags = [BOOKKEEPING, &[&*provider_flag, "-Wl,--no-as-needed", "-lm"]].concat();
-    compile(&format!("announced-{provider}"), &["announced.c".to_owned()], &flags)
+/// The program that announces samples at probes of OpenTelemetry.
+pub(crate) fn announced() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile_announced("announced", &[]))
+}
+
+/// The same at probes of Datadog, with their weights.
+pub(crate) fn announced_points() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile_announced("announced-points", &["-DPROVIDER=ddheap"]))
+}
+
+fn compile_announced(name: &str, flags: &[&str]) -> PathBuf {
+    let flags = [BOOKKEEPING, flags, &["-Wl,--no-as-needed", "-lm"]].concat();
+    compile(name, &["announced.c".to_owned()], &flags)
 }
 
 /// A program in Rust whose allocator samples and announces what it allocates: an example of the crate.
@@ -271,9 +281,9 @@ pub(crate) fn sampling_in_rust() -> PathBuf {
 }
 
 /// The same as a library, whose `main` a program can call.
-pub(crate) fn announced_library() -> PathBuf {
-    let flags = [BOOKKEEPING, &["-shared", "-fPIC", "-Wl,--no-as-needed", "-lm"]].concat();
-    compile("libannounced.so", &["announced.c".to_owned()], &flags)
+pub(crate) fn announced_library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile_announced("libannounced.so", &["-shared", "-fPIC"]))
 }
 
 /// The program whose allocator writes a profile.
