@@ -57,6 +57,7 @@ mod error_chain;
 mod fast_map;
 pub mod file_content;
 pub mod heap_files;
+mod http_client;
 pub mod java_objects;
 pub mod jcmd;
 pub mod jvm;

@@ -54,6 +54,7 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("go", "golang-go"),
     program("javac", "openjdk-17-jdk-headless"),
     program("perl", "perl"),
+    program("openssl", "openssl"),
     program("python3", "python3"),
     program("python3-config", "python3-dev"),
     Prerequisite { service: Some("postgresql.service"), ..program("pg_createcluster", "postgresql") },

@@ -13,6 +13,7 @@ use ureq::http::{Response, StatusCode};
 
 use super::queue::{Error, Queue};
 use super::request::{Destination, Kind, Request};
+use crate::http_client::agent;
 
 /// Timeout of a request and its response.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -75,7 +76,7 @@ impl Pusher {
         let shared = Arc::new(Mutex::new(Shared { queue, status: Status::default() }));
         // One pending wake-up suffices.
         let (wake, wake_ups) = mpsc::sync_channel(1);
-        let sender = Sender { destination, agent: agent(), shared: Arc::clone(&shared), wake_ups };
+        let sender = Sender { destination, agent: agent(TIMEOUT), shared: Arc::clone(&shared), wake_ups };
         let failed = |source| Error::Folder { folder: folder.to_owned(), source };
         thread::Builder::new().name("push".to_owned()).spawn(move || sender.run()).map_err(failed)?;
         Ok(Self { shared, wake })
@@ -111,17 +112,6 @@ impl Pusher {
 /// Ignores poisoning: each counter is updated independently, so they are consistent after a panic.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn agent() -> Agent {
-    Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        // Do not send the token to another server.
-        .max_redirects(0)
-        .http_status_as_error(false)
-        .user_agent(concat!("jjleak/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .into()
 }
 
 struct Sender {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use ureq::Agent;
+use crate::http_client::agent;
 
 /// Maximum time for a profile: some servers take it when they are asked, over half a minute.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -39,15 +39,8 @@ pub(super) fn get(address: &str, headers: &[Header]) -> io::Result<Box<dyn BufRe
 }
 
 fn from_url(url: &str, headers: &[Header]) -> io::Result<Box<dyn BufRead>> {
-    let agent: Agent = Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        // Do not send a token to another server.
-        .max_redirects(0)
-        .http_status_as_error(false)
-        .user_agent(concat!("jjleak/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .into();
-    let request = headers.iter().fold(agent.get(url), |request, (name, value)| request.header(name, value));
+    let request =
+        headers.iter().fold(agent(TIMEOUT).get(url), |request, (name, value)| request.header(name, value));
     let response = request.call().map_err(io::Error::other)?;
     let status = response.status();
     if !status.is_success() {

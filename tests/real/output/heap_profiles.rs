@@ -5,15 +5,18 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use jjleak::render::json::{Document, StackDocument};
 use tempfile::TempDir;
 
+use crate::support::bounded::SOON;
 use crate::support::compile;
-use crate::support::jjleak::Ended;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::lines::Lines;
 use crate::support::privilege::{require_library, require_program};
+use crate::support::process::Process;
 
 const JEMALLOC: &str = "libjemalloc.so.2";
 
@@ -196,4 +199,60 @@ fn a_profile_of_a_server_is_that_of_the_file_and_two_instances_add_up() {
     );
     assert_eq!((from_server.live, from_server.stacks.len()), (from_file.live, 2));
     assert_eq!((both.live.bytes, both.stacks.len()), (6000, 2));
+}
+
+/// Answers one request by TLS with the file `profile`, as `localhost`, and says its port.
+const TLS_SERVER: &str = r"
+import http.server, ssl
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = open('profile', 'rb').read()
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.HTTPServer(('127.0.0.1', 0), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('server.pem', 'server.key')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.handle_request()
+";
+
+/// A certificate of `localhost`, by an authority of its own, in `authority.pem`.
+const CERTIFICATES: &str = r"
+openssl req -x509 -newkey rsa:2048 -nodes -keyout authority.key -out authority.pem -days 2 -subj /CN=authority \
+    -addext basicConstraints=critical,CA:TRUE
+openssl req -newkey rsa:2048 -nodes -keyout server.key -out request.pem -subj /CN=localhost
+printf 'subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n' > extensions
+openssl x509 -req -in request.pem -CA authority.pem -CAkey authority.key -CAcreateserial -days 2 \
+    -extfile extensions -out server.pem
+";
+
+#[test]
+fn servers_are_known_by_the_certificates_that_the_system_trusts() {
+    require_program!("openssl");
+    require_program!("python3");
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder.path());
+        command
+    };
+    assert!(in_folder("sh", &["-ec", CERTIFICATES]).output().unwrap().status.success());
+    let profile = "heap profile: 2: 2000 [ 7: 7000] @ heapprofile\n  2: 2000 [ 7: 7000] @ 0x401000 0x402000\n\nMAPPED_LIBRARIES:\n";
+    fs::write(folder.path().join("profile"), profile).unwrap();
+    let read = |trusted: Option<&Path>| {
+        let mut server = Process::spawn(in_folder("python3", &["-c", TLS_SERVER]).stdout(Stdio::piped()));
+        let port = Lines::of("the server", server.stdout.take().unwrap()).next(SOON);
+        let mut jjleak = Command::new(PROGRAM);
+        jjleak.args(["report", "--format", "json", &format!("https://localhost:{port}/profile")]);
+        trusted.map(|trusted| jjleak.env("SSL_CERT_FILE", trusted));
+        jjleak.stdout(Stdio::piped());
+        Jjleak::start(jjleak).end()
+    };
+
+    read(None).assert_failed(1, "invalid peer certificate", "check the address");
+    let report = read(Some(&folder.path().join("authority.pem"))).assert_done().report();
+    assert_eq!(report.live.bytes, 2000);
 }

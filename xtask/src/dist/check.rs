@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Programs that the checks need, and their packages.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 8] = [
     ("systemd-sysusers", "systemd"),
     ("rpm", "rpm"),
     ("podman", "podman"),
@@ -22,6 +22,7 @@ const NEEDED: [(&str, &str); 7] = [
     ("runc", "runc"),
     ("mmdebstrap", "mmdebstrap"),
     ("doas", "doas"),
+    ("sudo", "sudo"),
     ("busybox", "busybox-static"),
 ];
 
