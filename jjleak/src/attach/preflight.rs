@@ -1,7 +1,8 @@
-//! Checks of kernel features and privileges. Features are probed, versions are not compared.
+//! Checks of kernel features and privileges. Features are probed, versions are not compared, except where probing costs too much.
 
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process;
@@ -26,6 +27,11 @@ const CAP_CHECKPOINT_RESTORE: u32 = 40;
 pub(super) const OWN_PID_NAMESPACE: &str = "/proc/self/ns/pid";
 /// Inode of the initial PID namespace, which is constant (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 pub(super) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Kernels whose verifier does not come to an end with jjleak's programs: 6.19.14 and 7.0.13 were tried, and 6.18 and 7.1 on either side.
+const UNVERIFIED: Range<(u32, u32)> = (6, 19)..(7, 1);
+/// Environment variable to load them nevertheless.
+const ANY_KERNEL: &str = "JJLEAK_ANY_KERNEL";
 
 /// A requirement that this host does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +88,12 @@ pub enum Missing {
     /// Lockdown keeps BPF programs from reading memory.
     #[error("this kernel is locked down for confidentiality: its BPF programs may not read memory")]
     Lockdown,
+    /// The kernel's verifier does not finish jjleak's programs within its limit.
+    #[error(
+        "the verifier of Linux 6.19 and 7.0 takes more than its limit of a million instructions for jjleak's programs \
+         (6.18 takes less than a tenth of that), and a gigabyte of memory for trying"
+    )]
+    Verifier,
     /// The kernel's task structure has an unknown layout.
     #[error(
         "this kernel's type information (BTF) does not give the fields that link a task to its process (task_struct)"
@@ -147,6 +159,10 @@ impl Missing {
             Self::BpfLoop | Self::AttachCookie => {
                 "boot Linux 5.17 or newer, or a distribution's kernel with BPF of that version"
             }
+            Self::Verifier => {
+                "boot Linux 6.18 or older, or 7.1 or newer; to try it nevertheless, set the variable JJLEAK_ANY_KERNEL=1, on a host with some gigabytes of \
+                 free memory"
+            }
             Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
             Self::ForeignProc => {
                 "enter the PID namespace together with the mount namespace (nsenter -p -m), or mount proc(5) on /proc here"
@@ -187,6 +203,8 @@ pub struct Host {
     pub pid_namespace: PathBuf,
     /// The link to jjleak's own process in /proc.
     pub own_process: PathBuf,
+    /// The release of the kernel.
+    pub release: PathBuf,
 }
 
 impl Host {
@@ -199,6 +217,7 @@ impl Host {
             users: "/proc/self/uid_map".into(),
             pid_namespace: OWN_PID_NAMESPACE.into(),
             own_process: "/proc/self".into(),
+            release: "/proc/sys/kernel/osrelease".into(),
         }
     }
 
@@ -298,7 +317,7 @@ impl Host {
 type CheckFn = fn(&Host) -> Result<(), Missing>;
 
 /// Required features and privileges, in order of their checks.
-const REQUIRED: [(&str, CheckFn); 8] = [
+const REQUIRED: [(&str, CheckFn); 9] = [
     ("/proc of jjleak's PID namespace", Host::check_proc),
     ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
     ("kernel type information (BTF)", |host| {
@@ -316,10 +335,22 @@ const REQUIRED: [(&str, CheckFn); 8] = [
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)
     }),
     ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
+    ("a verifier that comes to an end with jjleak's programs (not Linux 6.19 and 7.0)", |host| {
+        // A try takes a gigabyte of the kernel's memory, and minutes.
+        let release = fs::read_to_string(&host.release).unwrap_or_default();
+        let is_known = version_of(&release).is_none_or(|version| !UNVERIFIED.contains(&version));
+        require(is_known || std::env::var_os(ANY_KERNEL).is_some(), Missing::Verifier)
+    }),
     ("the system call bpf(2), not blocked by seccomp or lockdown", |host| {
         if host.check_privileges().is_err() || !is_bpf_refused() { Ok(()) } else { Err(host.why_no_bpf()) }
     }),
 ];
+
+/// The first two numbers of a kernel's release: `6.19.14+deb13-amd64`.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
 
 fn require(there: bool, missing: Missing) -> Result<(), Missing> {
     if there { Ok(()) } else { Err(missing) }
@@ -360,7 +391,8 @@ mod tests {
         let sys = root.path().to_owned();
         let pid_namespace = root.path().join("pid_namespace");
         let users = root.path().join("uid_map");
-        (root, Host { sys, status, users, pid_namespace, own_process: "/proc/self".into() })
+        let release = root.path().join("osrelease");
+        (root, Host { sys, status, users, pid_namespace, own_process: "/proc/self".into(), release })
     }
 
     const BTF: &str = "kernel/btf/vmlinux";
@@ -409,6 +441,22 @@ mod tests {
     #[test]
     fn a_kernel_without_type_information_is_named() {
         assert_eq!(host(ALL, &[UPROBES]).1.check(), Err(Missing::Btf));
+    }
+
+    #[test]
+    fn kernels_whose_verifier_does_not_come_to_an_end_are_refused_before_it_is_tried() {
+        let (_, check) = REQUIRED[7];
+        let on = |release: &str| {
+            let (_root, host) = host(ALL, &[]);
+            fs::write(&host.release, release).unwrap();
+            check(&host)
+        };
+        for release in ["5.17.0", "6.18.44-fc-v669", "6.9.3", "7.1.13+deb13-cloud-amd64", "unknown", ""] {
+            assert_eq!(on(release), Ok(()), "{release}");
+        }
+        for release in ["6.19.14+deb13-cloud-amd64", "6.19-rc1", "7.0.13"] {
+            assert_eq!(on(release), Err(Missing::Verifier), "{release}");
+        }
     }
 
     #[test]
