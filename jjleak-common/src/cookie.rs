@@ -66,6 +66,16 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// No arguments, as a base for others.
+    pub const NOTHING: Self = Self {
+        size: None,
+        count: None,
+        pointer: None,
+        extra: None,
+        result: ResultIn::Return,
+        zero_frees: false,
+    };
+
     /// Returns true if a function that frees may pass the block on to another allocator's `free`, as wrappers do.
     #[inline(always)]
     #[must_use]
@@ -142,15 +152,7 @@ impl Cookie {
     /// Cookie of a probe at which a program announces samples; `site` is the number of its arguments.
     #[must_use]
     pub const fn of_sample(process: ProcessSlot, site: u16) -> Self {
-        let nothing = Signature {
-            size: None,
-            count: None,
-            pointer: None,
-            extra: None,
-            result: ResultIn::Return,
-            zero_frees: false,
-        };
-        Self { process, signature: nothing, cfa_words: site, inside: None }
+        Self { process, signature: Signature::NOTHING, cfa_words: site, inside: None }
     }
 
     /// The number of the arguments, for a cookie from [`Self::of_sample`].

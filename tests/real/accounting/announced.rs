@@ -25,7 +25,7 @@ struct Sampler {
     stdin: ChildStdin,
 }
 
-/// What the program has allocated, in bytes and objects, and what of it is live.
+/// The program's own figures: allocated and live, each in bytes and objects.
 struct Truth {
     allocated: [u64; 2],
     live: [u64; 2],

@@ -31,14 +31,7 @@ impl Function {
 }
 
 /// A signature without arguments, as a base for others.
-pub(in crate::allocators) const NOTHING: Signature = Signature {
-    size: None,
-    count: None,
-    pointer: None,
-    extra: None,
-    result: ResultIn::Return,
-    zero_frees: false,
-};
+pub(in crate::allocators) const NOTHING: Signature = Signature::NOTHING;
 
 /// Signature of functions whose first argument is the size.
 pub(in crate::allocators) const SIZE_FIRST: Signature = Signature { size: Some(ARG0), ..NOTHING };
