@@ -97,7 +97,7 @@ impl Sampled {
     pub const fn new(size: u64, weighted_bytes: u64, counts_points: bool) -> Option<Self> {
         // An allocation of 0 bytes takes some.
         let size = if size == 0 { 1 } else { size };
-        if size > Self::MAX_BYTES || weighted_bytes == 0 || weighted_bytes > Self::MAX_BYTES {
+        if size > Self::MAX_BYTES || weighted_bytes > Self::MAX_BYTES {
             return None;
         }
         let Some(weight) = (weighted_bytes << WEIGHT_BITS).checked_div(size) else { return None };
@@ -187,6 +187,13 @@ mod tests {
             let sampled = Sampled::new(size, size, false).unwrap();
             assert_eq!((sampled.weight(), sampled.variances()), (WEIGHT_ONE, (0., 0.)));
         }
+    }
+
+    #[test]
+    fn a_number_of_points_varies_more_than_a_chance() {
+        let variances = |counts_points| Sampled::new(100, 400, counts_points).unwrap().variances();
+        assert_eq!(variances(false), (12., 120_000.));
+        assert_eq!(variances(true), (16., 160_000.));
     }
 
     #[test]

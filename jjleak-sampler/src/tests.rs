@@ -20,10 +20,12 @@ fn work<A: GlobalAlloc>(allocator: &A, rounds: usize, seed: usize) {
                 allocator.alloc(layout)
             };
             assert!(!number.is_multiple_of(3) || block.read() == 0);
-            block.write(u8::try_from(number % 251).unwrap());
+            let content = u8::try_from(number % 251).unwrap();
+            block.write_bytes(content, layout.size());
             let new_size = 1 + (number * 13) % 9000;
             let moved = allocator.realloc(block, layout, new_size);
-            assert_eq!(usize::from(moved.read()), number % 251, "a block keeps its content");
+            let kept_bytes = std::slice::from_raw_parts(moved, layout.size().min(new_size));
+            assert!(kept_bytes.iter().all(|byte| *byte == content), "a block keeps its content");
             kept.push((moved, Layout::from_size_align(new_size, layout.align()).unwrap()));
             if number.is_multiple_of(2) {
                 let (block, layout) = kept.swap_remove(number % kept.len());
