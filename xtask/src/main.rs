@@ -33,6 +33,7 @@ mod check;
 mod command;
 mod demo;
 mod dist;
+mod failures;
 mod fuzz;
 mod go;
 mod hostile;

@@ -13,7 +13,9 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    dist, fuzz, go, jdks, prerequisites,
+    dist,
+    failures::Failures,
+    fuzz, go, jdks, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace, world,
@@ -82,7 +84,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
         cargo.env(REQUIRE_BPF, "1");
     }
 
-    let mut tally = run_counting(&mut cargo)?;
+    let (mut tally, failures) = run_counting(&mut cargo)?;
     if long && args.is_empty() {
         let others = [
             ("vm-test", vm::test()),
@@ -104,6 +106,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     for line in &skipped {
         println!("skipped: {line}");
     }
+    print!("{failures}");
     tally.skip(skipped.len());
     println!("{tally}");
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -133,25 +136,32 @@ fn runner_variable(cargo_version: &str) -> Option<String> {
 }
 
 /// Runs `cargo test` and passes its output through as it arrives.
-fn run_counting(cargo: &mut Command) -> Result<Tally> {
+fn run_counting(cargo: &mut Command) -> Result<(Tally, Failures)> {
     let mut child =
         cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start `{}`", shown(cargo)))?;
-    let mut tally = Tally::default();
+    let (mut tally, mut failures) = (Tally::default(), Failures::default());
     if let Some(output) = child.stdout.take() {
-        pass_on(output, &mut stdout(), &mut tally)?;
+        pass_on(output, &mut stdout(), &mut tally, &mut failures)?;
     }
     let status = child.wait().with_context(|| format!("cannot wait for `{}`", shown(cargo)))?;
     tally.note_exit(status.success());
-    Ok(tally)
+    Ok((tally, failures))
 }
 
-fn pass_on(output: impl Read, terminal: &mut impl Write, tally: &mut Tally) -> Result<()> {
+fn pass_on(
+    output: impl Read,
+    terminal: &mut impl Write,
+    tally: &mut Tally,
+    failures: &mut Failures,
+) -> Result<()> {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     // The output of tests may not be UTF-8.
     while output.read_until(b'\n', &mut line).context("cannot read the tests' output")? > 0 {
         terminal.write_all(&line).context("cannot write to stdout")?;
-        tally.add_line(&String::from_utf8_lossy(&line));
+        let text = String::from_utf8_lossy(&line);
+        tally.add_line(&text);
+        failures.add_line(&text);
         line.clear();
     }
     Ok(())
@@ -210,7 +220,7 @@ mod tests {
         let mut tally = Tally::default();
         let output = b"\xff\xfe\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
         let mut terminal = Vec::new();
-        pass_on(&output[..], &mut terminal, &mut tally).unwrap();
+        pass_on(&output[..], &mut terminal, &mut tally, &mut Failures::default()).unwrap();
         assert_eq!(terminal, output);
         assert_eq!(tally.passed, 1);
     }

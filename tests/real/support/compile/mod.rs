@@ -4,8 +4,10 @@ mod ledgers;
 mod programs;
 mod stacks;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as, rust_ledger};
 pub(crate) use self::programs::{
@@ -35,8 +37,18 @@ fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     compile_with("cc", name, sources, flags)
 }
 
-/// Compiles under a temporary name and renames, so that concurrent test runs never see a partial program.
+/// Compiles each program once per run, even if tests ask for it at the same time: a program must not be replaced while it runs.
 fn compile_with(compiler: &str, name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>> = Mutex::new(BTreeMap::new());
+    let program = {
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        built.entry(name.to_owned()).or_default().clone()
+    };
+    program.get_or_init(|| build(compiler, name, sources, flags)).clone()
+}
+
+/// Compiles under a temporary name and renames, so that concurrent test runs never see a partial program.
+fn build(compiler: &str, name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").canonicalize().unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = folder.join(name);

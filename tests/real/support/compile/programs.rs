@@ -208,19 +208,19 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
-/// A program with functions whose names look mangled and are not, and an interrupted function; not cached.
+/// A program with functions whose names look mangled and are not, and an interrupted function.
 pub(crate) fn names(compiler: &str, flags: &[&str]) -> PathBuf {
     let name = format!("names-{compiler}{}", flags.concat());
     compile_with(compiler, &name, &["names.c".to_owned()], flags)
 }
 
-/// A program that allocates below tail calls; not cached.
+/// A program that allocates below tail calls.
 pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
     let name = format!("tail_calls-{compiler}{}", flags.concat());
     compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
 }
 
-/// A program that loads a library with an allocator of its own and ends at once, and the library; not remembered.
+/// A program that loads a library with an allocator of its own and ends at once, and the library.
 pub(crate) fn loading_late() -> (PathBuf, PathBuf) {
     let source = ["loaded_late.c".to_owned()];
     let library = ["-DLIBRARY", "-O1", "-shared", "-fPIC", "-fno-builtin", "-Wl,-Bsymbolic"];
@@ -230,7 +230,7 @@ pub(crate) fn loading_late() -> (PathBuf, PathBuf) {
     )
 }
 
-/// A program that allocates in fibres; not cached.
+/// A program that allocates in fibres.
 pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
     compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
 }

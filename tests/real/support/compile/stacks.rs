@@ -33,7 +33,7 @@ impl Build {
     }
 }
 
-/// A program of `stacks/`, C or C++; not cached, so that each test builds its own.
+/// A program of `stacks/`, C or C++.
 pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
     let shared = ["-g", "-D_GNU_SOURCE", "-pthread", "-Wl,--no-as-needed"];
     let cplusplus = source.ends_with("cpp").then_some("-lstdc++");
