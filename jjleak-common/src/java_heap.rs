@@ -26,7 +26,7 @@ impl HeapLayout {
 }
 
 /// Figures of a thread, in the kernel's storage of the thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ThreadHeap {
     /// The process's image; the other figures are those of an earlier program if it differs.
@@ -43,6 +43,8 @@ pub struct ThreadHeap {
     pub retired: u64,
     /// Bytes allocated outside of buffers since the first announcement.
     pub outside: u64,
+    /// The object that is being announced: the BPF stack, which the stack walk shares before Linux 6.13, has no room for it.
+    pub record: Record,
 }
 
 /// An announced object.
@@ -143,7 +145,7 @@ unsafe impl aya::Pod for Record {}
 unsafe impl aya::Pod for HeapLayout {}
 
 const _: () = assert!(size_of::<Record>() == 72 && align_of::<Record>() == 8);
-const _: () = assert!(size_of::<HeapLayout>() == 16 && size_of::<ThreadHeap>() == 56);
+const _: () = assert!(size_of::<HeapLayout>() == 16 && size_of::<ThreadHeap>() == 128);
 
 /// Size of the ring buffer in bytes while objects are followed, a power of two: 14,000 objects.
 pub const RING_BYTES: u32 = 1 << 20;

@@ -29,7 +29,14 @@ pub(crate) fn announce(hit: &Hit) {
         armed.count(Counter::JavaObjectEarly);
         return;
     };
-    let Some((record, reason)) = object(&armed, layout, hit) else {
+    let thread = hit.arg(hit.cookie.signature.count);
+    let Some(state) = state(&armed, thread) else {
+        armed.count(Counter::JavaObjectLost);
+        return;
+    };
+    // SAFETY: the current thread's own value.
+    let record = unsafe { &mut (*state).record };
+    let Some(reason) = object(&armed, layout, state, record, hit) else {
         armed.count(Counter::JavaObjectLost);
         return;
     };
@@ -38,31 +45,36 @@ pub(crate) fn announce(hit: &Hit) {
         armed.count(Counter::Unsampled);
         return;
     }
-    let record = Record {
-        weight: if is_certain { WEIGHT_ONE } else { sampling::weight(record.stands_for) },
-        stack: stack::capture(armed.image, armed.row, hit).row,
-        because: reason as u32,
-        ..record
-    };
-    if JAVA_OBJECTS.output::<Record>(&record, wakeup(&JAVA_OBJECTS, RING_BYTES, false)).is_err() {
+    record.weight = if is_certain { WEIGHT_ONE } else { sampling::weight(record.stands_for) };
+    record.because = reason as u32;
+    record.stack = stack::capture(armed.image, armed.row, hit).row;
+    if JAVA_OBJECTS.output::<Record>(&*record, wakeup(&JAVA_OBJECTS, RING_BYTES, false)).is_err() {
         armed.count(Counter::JavaObjectLost);
     }
 }
 
 #[inline(always)]
-fn object(armed: &Armed, layout: &HeapLayout, hit: &Hit) -> Option<(Record, Reason)> {
+fn object(
+    armed: &Armed,
+    layout: &HeapLayout,
+    state: *mut ThreadHeap,
+    record: &mut Record,
+    hit: &Hit,
+) -> Option<Reason> {
     let signature = &hit.cookie.signature;
-    let (class, size) = (hit.arg(signature.pointer), hit.arg(signature.size));
-    let thread = hit.arg(signature.count);
-    let class_name = read_user_word(class.wrapping_add(layout.class_name as u64))?;
-    let record = Record { class, class_name, size, thread, image: armed.image, ..Record::NONE };
-    let state = state(armed, thread)?;
+    record.class = hit.arg(signature.pointer);
+    record.size = hit.arg(signature.size);
+    record.thread = hit.arg(signature.count);
+    record.image = armed.image;
+    record.class_name = read_user_word(record.class.wrapping_add(layout.class_name as u64))?;
     if signature.extra.is_none() {
+        record.stands_for = record.size;
         // SAFETY: the current thread's own value.
-        unsafe { write_volatile(addr_of_mut!((*state).outside), (*state).outside.wrapping_add(size)) };
-        // SAFETY: as above.
-        let buffer = unsafe { (*state).buffer.wrapping_sub((*state).first) };
-        return Some((Record { stands_for: size, buffer, ..record }, Reason::Outside));
+        unsafe {
+            write_volatile(addr_of_mut!((*state).outside), (*state).outside.wrapping_add(record.size));
+            record.buffer = (*state).buffer.wrapping_sub((*state).first);
+        }
+        return Some(Reason::Outside);
     }
     in_buffer(layout, state, record, hit.arg(signature.extra))
 }
@@ -81,9 +93,9 @@ fn layout(armed: &Armed) -> Option<&'static HeapLayout> {
 fn in_buffer(
     layout: &HeapLayout,
     state: *mut ThreadHeap,
-    record: Record,
+    record: &mut Record,
     buffer: u64,
-) -> Option<(Record, Reason)> {
+) -> Option<Reason> {
     let word = |offset: u32| read_user_word(record.thread.wrapping_add(offset as u64));
     let earlier = word(layout.allocated)?;
     let used = word(layout.buffer_top)?.wrapping_sub(word(layout.buffer_start)?);
@@ -98,16 +110,16 @@ fn in_buffer(
         let retired = earlier.wrapping_sub((*state).outside);
         let in_buffers = retired.wrapping_add(used);
         let reason = Reason::of_buffer(previous, retired.wrapping_sub((*state).retired), record.size);
-        let stands_for = match reason {
+        record.stands_for = match reason {
             Reason::FirstBuffer => in_buffers,
             _ => in_buffers.wrapping_sub((*state).in_buffers),
         };
         write_volatile(addr_of_mut!((*state).in_buffers), in_buffers);
         write_volatile(addr_of_mut!((*state).retired), retired);
-        let room = previous.wrapping_sub((*state).first);
+        record.buffer = previous.wrapping_sub((*state).first);
         write_volatile(addr_of_mut!((*state).buffer), buffer);
         write_volatile(addr_of_mut!((*state).first), record.size);
-        Some((Record { stands_for, buffer: room, ..record }, reason))
+        Some(reason)
     }
 }
 
@@ -128,7 +140,14 @@ fn state(armed: &Armed, thread: u64) -> Option<*mut ThreadHeap> {
 /// Forgets the figures of another `Thread`, or of an earlier program.
 #[inline(always)]
 unsafe fn clear(state: *mut ThreadHeap, image: u64, thread: u64) {
-    let begun = ThreadHeap { image, thread, buffer: 0, first: 0, in_buffers: 0, retired: 0, outside: 0 };
     // SAFETY: the caller's own value.
-    unsafe { write_volatile(state, begun) };
+    unsafe {
+        write_volatile(addr_of_mut!((*state).image), image);
+        write_volatile(addr_of_mut!((*state).thread), thread);
+        write_volatile(addr_of_mut!((*state).buffer), 0);
+        write_volatile(addr_of_mut!((*state).first), 0);
+        write_volatile(addr_of_mut!((*state).in_buffers), 0);
+        write_volatile(addr_of_mut!((*state).retired), 0);
+        write_volatile(addr_of_mut!((*state).outside), 0);
+    }
 }

@@ -45,9 +45,8 @@ const NANOSECONDS: u32 = (1 << 31) - 1;
 /// with the stack's status if the walk cannot continue.
 #[inline(always)]
 pub(super) fn look_up(scratch: Claimed, image: ImageId, address: u64) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed. The BPF stack is too small: before Linux 6.13, the walk shares
-    // it with the program that began the walk.
-    let hint = scratch.hint();
+    // Not on the BPF stack, which is too small: before Linux 6.13, the walk shares it with the program that began the walk.
+    let hint = scratch.hint().ok_or(StackStatus::NoMapping)?;
     hint.slot = image.slot().0 as u32;
     hint.image = image.0;
     hint.begin = 0;

@@ -10,7 +10,10 @@ use jjleak_common::unwind::{
 
 use jjleak_common::process::{ImageId, ProcessRow};
 
-use crate::{maps::ROWS, memory::top_bit};
+use crate::{
+    maps::{self, ROWS},
+    memory::top_bit,
+};
 
 /// Entries of the row cache. Hot allocation paths of a program have a few hundred return addresses.
 const CACHE_ENTRIES: usize = 1024;
@@ -28,27 +31,13 @@ pub(super) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entri
 /// All data for a lookup; pointers into map values.
 #[derive(Clone, Copy)]
 pub(super) struct Tables {
-    /// The directory of the rows.
-    pub(super) groups: *const u32,
     pub(super) cache: *mut RowCache,
     /// The process's mappings.
     pub(super) mappings: *const MappingTable,
     /// Marks entries of the cache: they are valid for one image and one version of its mappings.
     pub(super) scope: u64,
-    /// Version of the mappings.
-    pub(super) generation: u32,
     /// Additional mappings found by the walk.
     pub(super) found: *const [Mapping; MAX_FOUND],
-}
-
-impl Tables {
-    /// Returns true if the process's mappings, and thus the rows, have not changed since the walk began.
-    #[inline(always)]
-    pub(super) fn are_unchanged(&self) -> bool {
-        // SAFETY: points into a map value.
-        let generation = unsafe { read_volatile(addr_of!((*self.mappings).generation)) };
-        generation & 1 == 0 && generation == self.generation
-    }
 }
 
 /// Mark of cache entries for one version of an image's mappings; `since_ns` is the start of the image. Marks differ in their high
@@ -85,32 +74,55 @@ pub(crate) unsafe fn seen(table: *const MappingTable) -> CodeSeen {
 pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
     // SAFETY: all pointers are map values, and every index is masked to the bounds of its array.
     unsafe {
-        let key = address ^ tables.scope;
-        let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
-        let entry = addr_of!((*tables.cache).entries).cast::<[u64; 2]>().add(slot).cast_mut();
-        let row = read_volatile(addr_of!((*entry)[1]));
-        if read_volatile(addr_of!((*entry)[0])) ^ row == key {
-            return Some(Row(row));
+        if let Some(row) = cached(tables.cache, tables.scope, address) {
+            return Some(row);
         }
         let mapping = mapping_at(tables.mappings, address);
         if holds(mapping, address) {
-            let row = search(tables, mapping, address);
+            let row = search(mapping, address);
+            let entry = entry(tables.cache, address).cast_mut();
             write_volatile(&raw mut (*entry)[1], row.0);
-            write_volatile(&raw mut (*entry)[0], key ^ row.0);
+            write_volatile(&raw mut (*entry)[0], address ^ tables.scope ^ row.0);
             Some(row)
         } else {
             // Mappings found by the walk are not cached: they may have changed by the next one.
-            Some(search(tables, found_at(tables.found, address)?, address))
+            Some(search(found_at(tables.found, address)?, address))
         }
     }
+}
+
+/// Row for the code at `address` from the cache, for mappings of this scope.
+///
+/// # Safety
+/// The cache is a map value.
+#[inline(always)]
+pub(super) unsafe fn cached(cache: *const RowCache, scope: u64, address: u64) -> Option<Row> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let entry = entry(cache, address);
+        let row = read_volatile(addr_of!((*entry)[1]));
+        let is_it = read_volatile(addr_of!((*entry)[0])) ^ row == address ^ scope;
+        is_it.then_some(Row(row))
+    }
+}
+
+/// Entry of the cache for `address`.
+///
+/// # Safety
+/// The cache is a map value.
+#[inline(always)]
+unsafe fn entry(cache: *const RowCache, address: u64) -> *const [u64; 2] {
+    let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
+    // SAFETY: as promised by the caller; the mask keeps the index in bounds.
+    unsafe { addr_of!((*cache).entries).cast::<[u64; 2]>().add(slot) }
 }
 
 /// Row for the code at `address` in a mapping.
 ///
 /// # Safety
-/// The tables are map values, and the mapping is in one.
+/// The mapping is in a map value.
 #[inline(always)]
-unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row {
+unsafe fn search(mapping: *const Mapping, address: u64) -> Row {
     // SAFETY: as promised by the caller; indexes are masked to bounds.
     unsafe {
         if (*mapping).pages == Mapping::GENERATED {
@@ -127,7 +139,10 @@ unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row 
             return Row::plain((*mapping).layer, RowKind::None);
         }
         let at = (*mapping).first_page as u64 + page;
-        let group = *tables.groups.add((at >> GROUP_SHIFT) as usize & (GROUPS - 1)) as u64;
+        let Some(groups) = maps::GROUPS.get_ptr(0) else {
+            return Row::plain((*mapping).layer, RowKind::None);
+        };
+        let group = *groups.cast::<u32>().add((at >> GROUP_SHIFT) as usize & (GROUPS - 1)) as u64;
         let Some(chunk) = ROWS.get_value_ptr_mut((group >> CHUNK_SHIFT) as u32, &0) else {
             return Row::plain((*mapping).layer, RowKind::None);
         };

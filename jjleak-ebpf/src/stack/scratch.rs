@@ -17,6 +17,8 @@ pub(super) const WINDOW_WORDS: usize = 256;
 pub(super) struct Scratch {
     /// 1 while a walk uses the buffer.
     claimed: u64,
+    /// Index of this buffer.
+    number: u32,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
     replays: replay::Replays,
@@ -28,14 +30,17 @@ pub(super) struct Scratch {
     hashed_words: unfinished::Places,
     /// Header of the current generated code.
     header: [u32; HEADER_WORDS],
-    /// Report of unknown code to the user side.
-    hint: Hint,
     /// The frames, preceded by the header that is sent with a new stack.
     record: StackRecord,
 }
 
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
+
+/// Reports of unknown code to the user side, one for each buffer. In a map of their own, because a part of one is the key of a lookup:
+/// before Linux 6.7, the kernel does not take a key from the memory that a function is given.
+#[map]
+static LOOKED_UP: PerCpuArray<Hint> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 
 impl Scratch {
     /// Buffers per CPU. Preemption nests as deep as there are runnable tasks within a walk. A walk takes a microsecond, an unfinished
@@ -50,6 +55,8 @@ impl Scratch {
             let scratch = SCRATCH.get_ptr_mut(slot)?;
             // SAFETY: points into a map value.
             if unsafe { swap(addr_of_mut!((*scratch).claimed), 1) } == 0 {
+                // SAFETY: ours now.
+                unsafe { (*scratch).number = slot };
                 return Some(Claimed(scratch));
             }
             slot += 1;
@@ -71,6 +78,19 @@ impl Claimed {
         unsafe { write_volatile(addr_of_mut!((*self.0).claimed), 0) };
     }
 
+    /// For a function that is verified by itself.
+    #[inline(always)]
+    pub(super) fn into_ptr(self) -> *mut Scratch {
+        self.0
+    }
+
+    /// # Safety
+    /// From [`Self::into_ptr`], and not released.
+    #[inline(always)]
+    pub(super) unsafe fn again(scratch: *mut Scratch) -> Self {
+        Self(scratch)
+    }
+
     #[inline(always)]
     pub(super) fn walk<'a>(self) -> &'a mut Walk {
         // SAFETY: as above.
@@ -78,9 +98,9 @@ impl Claimed {
     }
 
     #[inline(always)]
-    pub(super) fn hint<'a>(self) -> &'a mut Hint {
-        // SAFETY: as above.
-        unsafe { &mut (*self.0).hint }
+    pub(super) fn hint<'a>(self) -> Option<&'a mut Hint> {
+        // SAFETY: as above; there is one for each buffer, and nobody else uses it.
+        unsafe { LOOKED_UP.get_ptr_mut((*self.0).number).map(|hint| &mut *hint) }
     }
 
     /// The copied words of the stack.

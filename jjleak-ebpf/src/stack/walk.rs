@@ -21,26 +21,27 @@ use jjleak_common::{
 };
 
 use super::{
-    Claimed, Walk, Walked, code, generated, go, heap, leave,
+    Claimed, Walk, Walked, code, generated, go, heap, leave, ordinary,
     replay::{self, Start},
     rows::{self, Tables},
+    scratch::Scratch,
     trampoline, unfinished,
     window::{self, word},
 };
 use crate::{
-    maps::{GROUPS, HINTS, MAPPINGS},
+    maps::{HINTS, MAPPINGS},
     memory::opaque,
     registers::{Hit, Registers},
     threads,
 };
 
-const CONTINUE: i64 = 0;
-const STOP: i64 = 1;
+const CONTINUE: u64 = 0;
+const STOP: u64 = 1;
 
 /// Context of the loop's callback: the kernel requires it on the BPF stack.
 struct Loop {
-    scratch: Claimed,
-    tables: Tables,
+    scratch: *mut Scratch,
+    mappings: *const MappingTable,
 }
 
 /// Result of a step: continue with the caller's frame, or end.
@@ -77,8 +78,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
     walk.instruction_pointer = return_address;
     replay::begin(scratch, &start);
-    let Some(tables) = tables(scratch, &known) else { return Walked::New(0) };
-    go(scratch, image, tables);
+    go(scratch, image, &known);
     Walked::New(known.scope)
 }
 
@@ -91,8 +91,8 @@ pub(super) fn from_syscall(scratch: Claimed, image: ImageId, process: *const Pro
     window::close(walk);
     begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
     walk.instruction_pointer = at.instruction_pointer;
-    if let Some(tables) = Known::of(process, image).and_then(|known| tables(scratch, &known)) {
-        go(scratch, image, tables);
+    if let Some(known) = Known::of(process, image) {
+        go(scratch, image, &known);
     }
 }
 
@@ -144,10 +144,11 @@ const MAX_LOOKUPS: u32 = MAX_FOUND as u32;
 
 /// Walks from frame to frame.
 #[inline(always)]
-fn go(scratch: Claimed, image: ImageId, tables: Tables) {
+fn go(scratch: Claimed, image: ImageId, known: &Known) {
     let walk = scratch.walk();
     walk.image = image;
-    let mut context = Loop { scratch, tables };
+    walk.scope = known.scope;
+    let mut context = Loop { scratch: scratch.into_ptr(), mappings: known.mappings };
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
     // SAFETY: the callback has the helper's signature, and the context outlives the call.
     unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
@@ -158,7 +159,7 @@ fn go(scratch: Claimed, image: ImageId, tables: Tables) {
     if walk.status == StackStatus::Fault as u64 && !code::is_mapped(walk.window_at) {
         walk.status = StackStatus::BadFrame as u64;
     }
-    if !context.tables.are_unchanged() {
+    if !known.is_unchanged() {
         walk.status = StackStatus::Changed as u64;
     }
     // The code that made a system call and the caller of an allocation function are frames even if their code is unknown, because
@@ -211,6 +212,14 @@ impl Known {
         let generation = unsafe { read_volatile(addr_of!((*mappings).generation)) };
         Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation })
     }
+
+    /// Returns true if the process's mappings, and thus the rows, have not changed since.
+    #[inline(always)]
+    fn is_unchanged(&self) -> bool {
+        // SAFETY: points into a map value.
+        let generation = unsafe { read_volatile(addr_of!((*self.mappings).generation)) };
+        generation & 1 == 0 && generation == self.generation
+    }
 }
 
 /// Returns true if an address is in one of an image's known code mappings.
@@ -221,27 +230,38 @@ pub(crate) fn is_known_code(image: ImageId, process: *const ProcessRow, address:
     unsafe { rows::holds(rows::mapping_at(known.mappings, address), address) }
 }
 
-/// Tables for a process.
-#[inline(always)]
-fn tables(scratch: Claimed, known: &Known) -> Option<Tables> {
-    Some(Tables {
-        groups: GROUPS.get_ptr(0)?.cast(),
-        cache: rows::ROW_CACHE.get_ptr_mut(0)?,
-        mappings: known.mappings,
-        scope: known.scope,
-        generation: known.generation,
-        found: addr_of!(scratch.walk().found),
-    })
-}
-
 #[inline(never)]
 extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
     // SAFETY: the helper passes the context given by `go`.
     let context = unsafe { &*context };
-    match advance(context.scratch, &context.tables) {
+    // SAFETY: claimed by `go`, which has not released it.
+    if ordinary::advance_some(unsafe { Claimed::again(context.scratch) }) {
+        return CONTINUE as i64;
+    }
+    // The verifier requires one of two values, and does not know what the other function returns.
+    (opaque(walk_step(context.scratch, context.mappings)) & 1) as i64
+}
+
+/// A step of the walk. Exported, so that the verifier follows it once and by itself. As a part of the loop it would be followed for
+/// each of the many states in which a walk can arrive at it: from 6.19.4 on, Linux compares states within a `bpf_loop` by all that
+/// they hold, and before 7.1 that takes more than a million instructions (<https://github.com/kxxt/tracexec/issues/164>).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_step(scratch: *mut Scratch, mappings: *const MappingTable) -> u64 {
+    let Some(cache) = rows::ROW_CACHE.get_ptr_mut(0) else { return STOP };
+    if scratch.is_null() || mappings.is_null() {
+        return STOP;
+    }
+    // SAFETY: not null, so they are what `go` gives to the loop.
+    let (scratch, tables) = unsafe {
+        let scratch = Claimed::again(scratch);
+        let walk = scratch.walk();
+        (scratch, Tables { cache, mappings, scope: walk.scope, found: addr_of!(walk.found) })
+    };
+    match advance(scratch, &tables) {
         Ok(()) => CONTINUE,
         Err(status) => {
-            context.scratch.walk().status = status as u64;
+            scratch.walk().status = status as u64;
             STOP
         }
     }

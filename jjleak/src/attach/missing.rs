@@ -57,12 +57,6 @@ pub enum Missing {
     /// Lockdown keeps BPF programs from reading memory.
     #[error("this kernel is locked down for confidentiality: its BPF programs may not read memory")]
     Lockdown,
-    /// The kernel's verifier does not finish jjleak's programs within its limit.
-    #[error(
-        "the verifier of Linux 6.19 and 7.0 takes more than its limit of a million instructions for jjleak's programs \
-         (6.18 takes less than a tenth of that), and a gigabyte of memory for trying"
-    )]
-    Verifier,
     /// The kernel's task structure has an unknown layout.
     #[error(
         "this kernel's type information (BTF) does not give the fields that link a task to its process (task_struct)"
@@ -127,10 +121,6 @@ impl Missing {
             }
             Self::BpfLoop | Self::AttachCookie => {
                 "boot Linux 5.17 or newer, or a distribution's kernel with BPF of that version"
-            }
-            Self::Verifier => {
-                "boot Linux 6.18 or older, or 7.1 or newer; to try it nevertheless, set the variable JJLEAK_ANY_KERNEL=1, on a host with some gigabytes of \
-                 free memory"
             }
             Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
             Self::ForeignProc => {

@@ -1,8 +1,7 @@
-//! Checks of kernel features and privileges. Features are probed, versions are not compared, except where probing costs too much.
+//! Checks of kernel features and privileges. Features are probed, versions are not compared.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process;
@@ -26,11 +25,6 @@ const CAP_CHECKPOINT_RESTORE: u32 = 40;
 pub(super) const OWN_PID_NAMESPACE: &str = "/proc/self/ns/pid";
 /// Inode of the initial PID namespace, which is constant (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 pub(super) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-
-/// Kernels whose verifier does not come to an end with jjleak's programs: 6.19.14 and 7.0.13 were tried, and 6.18 and 7.1 on either side.
-const UNVERIFIED: Range<(u32, u32)> = (6, 19)..(7, 1);
-/// Environment variable to load them nevertheless.
-const ANY_KERNEL: &str = "JJLEAK_ANY_KERNEL";
 
 /// Result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +50,6 @@ pub struct Host {
     pub pid_namespace: PathBuf,
     /// The link to jjleak's own process in /proc.
     pub own_process: PathBuf,
-    /// The release of the kernel.
-    pub release: PathBuf,
 }
 
 impl Host {
@@ -70,7 +62,6 @@ impl Host {
             users: "/proc/self/uid_map".into(),
             pid_namespace: OWN_PID_NAMESPACE.into(),
             own_process: "/proc/self".into(),
-            release: "/proc/sys/kernel/osrelease".into(),
         }
     }
 
@@ -170,7 +161,7 @@ impl Host {
 type CheckFn = fn(&Host) -> Result<(), Missing>;
 
 /// Required features and privileges, in order of their checks.
-const REQUIRED: [(&str, CheckFn); 9] = [
+const REQUIRED: [(&str, CheckFn); 8] = [
     ("/proc of jjleak's PID namespace", Host::check_proc),
     ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
     ("kernel type information (BTF)", |host| {
@@ -188,22 +179,10 @@ const REQUIRED: [(&str, CheckFn); 9] = [
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)
     }),
     ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
-    ("a verifier that comes to an end with jjleak's programs (not Linux 6.19 and 7.0)", |host| {
-        // A try takes a gigabyte of the kernel's memory, and minutes.
-        let release = fs::read_to_string(&host.release).unwrap_or_default();
-        let is_known = version_of(&release).is_none_or(|version| !UNVERIFIED.contains(&version));
-        require(is_known || std::env::var_os(ANY_KERNEL).is_some(), Missing::Verifier)
-    }),
     ("the system call bpf(2), not blocked by seccomp or lockdown", |host| {
         if host.check_privileges().is_err() || !is_bpf_refused() { Ok(()) } else { Err(host.why_no_bpf()) }
     }),
 ];
-
-/// The first two numbers of a kernel's release: `6.19.14+deb13-amd64`.
-fn version_of(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
 
 fn require(there: bool, missing: Missing) -> Result<(), Missing> {
     if there { Ok(()) } else { Err(missing) }
@@ -244,8 +223,7 @@ mod tests {
         let sys = root.path().to_owned();
         let pid_namespace = root.path().join("pid_namespace");
         let users = root.path().join("uid_map");
-        let release = root.path().join("osrelease");
-        (root, Host { sys, status, users, pid_namespace, own_process: "/proc/self".into(), release })
+        (root, Host { sys, status, users, pid_namespace, own_process: "/proc/self".into() })
     }
 
     const BTF: &str = "kernel/btf/vmlinux";
@@ -294,22 +272,6 @@ mod tests {
     #[test]
     fn a_kernel_without_type_information_is_named() {
         assert_eq!(host(ALL, &[UPROBES]).1.check(), Err(Missing::Btf));
-    }
-
-    #[test]
-    fn kernels_whose_verifier_does_not_come_to_an_end_are_refused_before_it_is_tried() {
-        let (_, check) = REQUIRED[7];
-        let on = |release: &str| {
-            let (_root, host) = host(ALL, &[]);
-            fs::write(&host.release, release).unwrap();
-            check(&host)
-        };
-        for release in ["5.17.0", "6.18.44-fc-v669", "6.9.3", "7.1.13+deb13-cloud-amd64", "unknown", ""] {
-            assert_eq!(on(release), Ok(()), "{release}");
-        }
-        for release in ["6.19.14+deb13-cloud-amd64", "6.19-rc1", "7.0.13"] {
-            assert_eq!(on(release), Err(Missing::Verifier), "{release}");
-        }
     }
 
     #[test]
