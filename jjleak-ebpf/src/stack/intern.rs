@@ -14,7 +14,7 @@ use jjleak_common::{
     },
 };
 
-use super::{Captured, Claimed, Scratch, unfinished};
+use super::{Captured, Claimed, unfinished};
 use crate::{
     maps::{FRAMES, STACK_USAGE, STACKS, count, frame_bytes, stack_rows_log2},
     memory::{add, fetch_add, swap_if},
@@ -26,11 +26,11 @@ use crate::{
 #[inline(always)]
 pub(crate) fn intern(scratch: Claimed, image: ImageId) -> Captured {
     let hash = scratch.walk().hash.finish(scratch.walk().status as u8);
-    let Some(row) = find(scratch, hash, image) else {
+    let Some(Found { row, is_new }) = find(hash, image) else {
         count(image.slot(), Counter::StackTableFull);
         return Captured::lost(image.slot());
     };
-    if scratch.walk().is_new != 0 {
+    if is_new {
         let is_urgent = count_row(image);
         // SAFETY: `scratch` is a map value that is ours while claimed.
         unsafe { send_frames(scratch, hash, row, image, is_urgent) };
@@ -51,14 +51,7 @@ pub(super) fn has(row: u32, hash: u64) -> bool {
 #[inline(never)]
 pub(super) fn again(image: u32, hash: u64) -> u32 {
     let image = ImageId(image);
-    let Some(scratch) = Scratch::claim() else {
-        count(image.slot(), Counter::ScratchBusy);
-        return lost_row(image.slot());
-    };
-    let row = find(scratch, hash, image);
-    let is_new = scratch.walk().is_new != 0;
-    scratch.release();
-    let Some(row) = row else {
+    let Some(Found { row, is_new }) = find(hash, image) else {
         count(image.slot(), Counter::StackTableFull);
         return lost_row(image.slot());
     };
@@ -88,11 +81,29 @@ fn can_claim(image: ImageId) -> bool {
     (claimed.wrapping_sub(emptied) as i64) < max_rows_of_process(stack_rows_log2()) as i64
 }
 
-/// Row of this hash; claims a free one for a new stack, and says so in `scratch`. Nothing else happens where a row is claimed: the
-/// verifier follows each turn of the loop.
+/// A row that was found, or was claimed for a new stack.
+struct Found {
+    row: u32,
+    is_new: bool,
+}
+
+/// Set in what [`find_row`] returns if the row was claimed.
+const NEW: u64 = 1 << 32;
+
+/// Row of this hash; claims a free one for a new stack.
 #[inline(always)]
-fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
-    scratch.walk().is_new = 0;
+fn find(hash: u64, image: ImageId) -> Option<Found> {
+    let found = find_row(hash, image.0);
+    if found == 0 { None } else { Some(Found { row: found as u32, is_new: found & NEW != 0 }) }
+}
+
+/// See [`find`]; 0 for no row, which is the number of none. Exported, so that the verifier follows the turns of the loop once, and not
+/// for each state of a program that gets here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_row(hash: u64, image: u32) -> u64 {
+    let image = ImageId(image);
+    let mut claimed = 0;
     let can_claim = can_claim(image);
     let rows_log2 = stack_rows_log2();
     let mask = (1u32 << rows_log2) - 1;
@@ -108,15 +119,15 @@ fn find(scratch: Claimed, hash: u64, image: ImageId) -> Option<u32> {
             let slot = addr_of_mut!((*row).hash);
             if can_claim && read_volatile(slot) == 0 && swap_if(slot, 0, hash) {
                 write_volatile(addr_of_mut!((*row).image), image.0);
-                scratch.walk().is_new = 1;
+                claimed = NEW;
             }
             read_volatile(slot)
         };
         if found == hash {
-            return Some(index);
+            return index as u64 | claimed;
         }
     }
-    None
+    0
 }
 
 /// Sends the frames of a stack whose row was just claimed. The user side polls them, and is woken when the buffer or the table fills

@@ -105,8 +105,6 @@ struct Walk {
     /// 1 once a frame is a JVM's: its name is available for a short time only.
     is_java: u64,
     status: u64,
-    /// 1 if the stack was in no row yet.
-    is_new: u64,
     unfinished: unfinished::State,
 }
 

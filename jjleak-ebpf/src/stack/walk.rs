@@ -7,7 +7,7 @@
 
 use core::{
     ffi::c_void,
-    ptr::{addr_of, addr_of_mut, read_volatile},
+    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
 use aya_ebpf::helpers::generated::bpf_loop;
@@ -133,8 +133,12 @@ fn forget_found(walk: &mut Walk) {
     walk.found_count = 0;
     let mut place = 0;
     while place < MAX_FOUND {
-        walk.found[place].end = 0;
-        walk.found[place].begin = 0;
+        // Volatile: LLVM would call a function that writes byte by byte.
+        // SAFETY: fields of a map value.
+        unsafe {
+            write_volatile(addr_of_mut!(walk.found[place].end), 0);
+            write_volatile(addr_of_mut!(walk.found[place].begin), 0);
+        }
         place += 1;
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -334,13 +335,25 @@ fn what_a_command_allocates_from_its_start_is_estimated_below_a_bound() {
 #[test]
 fn probes_that_are_put_back_in_at_once_count_no_block_twice() {
     const TURNS: usize = 50;
+    const STARTERS: usize = 4;
     require_bpf!();
     let mut ledger = Ledger::start();
     ledger.set_up("steady");
     let mut attached = Attached::to(ledger.pid(), Settings::new(Programs::Accounting));
     ledger.run("steady");
 
-    (0..TURNS).for_each(|_| attached.rest_and_wake());
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // A process that is just being started has a copy of all descriptors, also of those of the links that are closed.
+        let starts_processes = || {
+            while !is_done.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        };
+        (0..STARTERS).for_each(|_| drop(scope.spawn(starts_processes)));
+        (0..TURNS).for_each(|_| attached.rest_and_wake());
+        is_done.store(true, Ordering::Relaxed);
+    });
 
     // All frees are seen: no block can replace another, unless two probes account it.
     ledger.run("steady_stop");

@@ -8,7 +8,7 @@ use std::ptr::from_mut;
 
 use aya_obj::generated::bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
 use aya_obj::generated::{
-    BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_prog_info, bpf_prog_type, bpf_stats_type,
+    BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type,
 };
 use aya_obj::{Function, Program};
 use nix::libc;
@@ -134,6 +134,23 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// The kernel's number of a link; `None` if it does not report it.
+pub(super) fn link_number(link: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: all fields are integers, or arrays of them.
+    let mut about: bpf_link_info = unsafe { zeroed() };
+    read_info(link, &mut about)?;
+    Some(about.id)
+}
+
+/// A descriptor of the link with this number; `None` if there is none, or if jjleak may not get it (`CAP_SYS_ADMIN`).
+pub(super) fn link_of_number(number: u32) -> Option<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let query = unsafe { &mut attr.__bindgen_anon_6 };
+    query.__bindgen_anon_1.link_id = number;
+    descriptor(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr).ok()
+}
+
 /// Number of instructions that the verifier processed for a program; `None` if the kernel does not report it.
 pub(super) fn verified_instructions(program: BorrowedFd<'_>) -> Option<u32> {
     let verified = info(program)?.verified_insns;
@@ -162,14 +179,20 @@ pub(super) fn measure_runs() -> io::Result<OwnedFd> {
 fn info(program: BorrowedFd<'_>) -> Option<bpf_prog_info> {
     // SAFETY: all fields are integers, or arrays of them.
     let mut info: bpf_prog_info = unsafe { zeroed() };
+    read_info(program, &mut info)?;
+    Some(info)
+}
+
+/// Fills a structure with what the kernel says about an object of its kind.
+fn read_info<T>(object: BorrowedFd<'_>, info: &mut T) -> Option<()> {
     let mut attr = empty();
     // SAFETY: all of the union is zero, and this variant consists of integers.
     let query = unsafe { &mut attr.info };
-    query.bpf_fd = program.as_raw_fd().cast_unsigned();
-    query.info_len = small(size_of::<bpf_prog_info>()).ok()?;
-    query.info = from_mut(&mut info) as u64;
+    query.bpf_fd = object.as_raw_fd().cast_unsigned();
+    query.info_len = small(size_of::<T>()).ok()?;
+    query.info = from_mut(info) as u64;
     call(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).ok()?;
-    Some(info)
+    Some(())
 }
 
 fn empty() -> bpf_attr {

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use nix::libc::{EBADF, EINVAL};
@@ -140,6 +140,9 @@ pub(super) fn attach(
     bpf::link(program, MultiLink { file: &file, offsets, cookies, semaphores, process, at_return })
 }
 
+/// Longer than a process takes from its start to its exec, except on a very busy machine.
+const COPIES_CLOSED: Duration = Duration::from_secs(1);
+
 /// Closes links, which detaches their probes.
 pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
     while !links.is_empty() {
@@ -147,10 +150,25 @@ pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
         thread::scope(|scope| {
             for link in links {
                 // If no thread can be created, the link is dropped here.
-                let _ = thread::Builder::new().spawn_scoped(scope, || undisturbed::close(link));
+                let _ = thread::Builder::new().spawn_scoped(scope, || close_whole(link));
             }
         });
         links = rest;
+    }
+}
+
+/// Closes a link, and waits until no copy of its descriptor is left. If another thread is just starting a process, that process has a
+/// copy of each descriptor until it executes its program, and the probes would stay as long.
+fn close_whole(link: OwnedFd) {
+    let number = bpf::link_number(link.as_fd());
+    undisturbed::close(link);
+    let Some(number) = number else { return };
+    let begin = Instant::now();
+    while let Some(copy) = bpf::link_of_number(number)
+        && begin.elapsed() < COPIES_CLOSED
+    {
+        undisturbed::close(copy);
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
