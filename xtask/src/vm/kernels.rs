@@ -115,13 +115,16 @@ fn numbers(name: &str) -> Vec<u32> {
     digits.filter_map(|digits| digits.parse().ok()).chain([0, 0]).collect()
 }
 
-/// The kernel's image, downloaded once. Since 6.19, it is in a package of its own.
+/// The kernel's image, downloaded once. Since 6.19, it is in a package of its own, and since 7.2 beside its modules.
 fn unpack(name: &str, folder: &Path, apt_get: impl Fn() -> Command) -> Result<PathBuf> {
     let release = name.trim_start_matches("linux-image-");
     for package in [name.to_owned(), format!("linux-binary-{release}")] {
         let unpacked = folder.join(&package);
-        let kernel = unpacked.join(format!("boot/vmlinuz-{release}"));
-        if kernel.is_file() {
+        let kernel = || {
+            let places = [format!("boot/vmlinuz-{release}"), format!("usr/lib/modules/{release}/vmlinuz")];
+            places.map(|place| unpacked.join(place)).into_iter().find(|kernel| kernel.is_file())
+        };
+        if let Some(kernel) = kernel() {
             return Ok(kernel);
         }
         announce(&format!("fetching {package}"));
@@ -136,7 +139,7 @@ fn unpack(name: &str, folder: &Path, apt_get: impl Fn() -> Command) -> Result<Pa
         let archive = archive.context("apt-get has left no package")?;
         run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
         fs::remove_file(archive)?;
-        if kernel.is_file() {
+        if let Some(kernel) = kernel() {
             return Ok(kernel);
         }
     }
