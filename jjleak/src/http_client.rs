@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tracing::Level;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 
@@ -31,6 +33,11 @@ pub(crate) fn agent(timeout: Duration) -> Agent {
         .user_agent(concat!("jjleak/", env!("CARGO_PKG_VERSION")))
         .build()
         .into()
+}
+
+/// Messages up to this level, except those of the library that verifies certificates: the error of the request says the same.
+pub(crate) fn messages(level: Level) -> Targets {
+    Targets::new().with_default(level).with_target("rustls_platform_verifier", LevelFilter::OFF)
 }
 
 fn roots() -> RootCerts {

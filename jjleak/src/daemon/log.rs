@@ -16,6 +16,7 @@ use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::config::{Log, LogFormat, LogLevel};
+use crate::http_client;
 
 /// Number of suppressed messages.
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
@@ -37,7 +38,7 @@ pub fn start(log: &Log) {
     let writer = Writer { is_journal: is_journal() };
     let limit = Limit { level, per_minute: log.per_minute.0, seen: Mutex::default() };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
-    let registry = tracing_subscriber::registry();
+    let registry = tracing_subscriber::registry().with(http_client::messages(level));
     // Fails if a log is already installed, as in tests.
     let _ = match log.format {
         LogFormat::Text => registry.with(layer.without_time().with_ansi(false).with_filter(limit)).try_init(),

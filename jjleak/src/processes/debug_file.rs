@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,15 @@ impl Search {
 
     /// A file in the root, if it is not too large and its build ID matches.
     fn matching(&self, path: &Path, build_id: &str) -> Option<File> {
-        let file = self.root.open(path).ok()?;
+        let file = match self.root.open(path) {
+            Ok(file) => file,
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+                    tracing::warn!(path = %path.display(), %error, "cannot open debug file");
+                }
+                return None;
+            }
+        };
         let is_small = file.metadata().ok()?.len() <= self.most;
         (is_small && debug_file_build_id(&file) == build_id).then_some(file)
     }

@@ -12,6 +12,7 @@
 )]
 
 mod arenas;
+mod hotspot;
 mod jvm;
 mod rows;
 mod symbols;
@@ -21,7 +22,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 
 /// The targets. `cargo xtask fuzz` reads their names from this table.
-const TARGETS: [(&str, fn(&[u8])); 12] = [
+const TARGETS: [(&str, fn(&[u8])); 13] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
     ("row_cache", rows::cache),
@@ -31,6 +32,7 @@ const TARGETS: [(&str, fn(&[u8])); 12] = [
     ("heap_file", heap_file),
     ("arenas", arenas::arenas),
     ("jvm", jvm::structures),
+    ("jvm_memory", hotspot::memory),
     ("class_histogram", class_histogram),
     ("symbol_protocol", symbols::protocol),
     ("symbols", symbols::symbols),

@@ -21,7 +21,9 @@ use nix::unistd::mkfifo;
 use object::{Object, ObjectSection, ObjectSymbol};
 use tempfile::TempDir;
 
-use crate::support::jjleak::PROGRAM;
+use crate::support::compile;
+use crate::support::jjleak::{Ended, PROGRAM};
+use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
 /// Size of the segment with the code of a library.
@@ -157,6 +159,22 @@ fn a_debug_link_to_a_pipe_or_to_an_absolute_path_is_not_followed() {
         assert_eq!(names.of(&mapped, 0), "first", "exported names need no debug file");
         assert_eq!(names.lost_files(), 0);
     }
+}
+
+#[test]
+fn a_debug_link_to_a_pipe_is_named() {
+    require_bpf!();
+    let library = Library::new(&["-g"]).linked_to("pipe");
+    mkfifo(&library.file("pipe"), Mode::S_IRWXU).unwrap();
+    let preload = format!("LD_PRELOAD={}", library.path().display());
+
+    let early = compile::early().to_str().unwrap();
+    let ended = Ended::of(["--format", "json", "--", "env", &preload, early, "0"]).assert_done();
+
+    let pipe = library.file("pipe").display().to_string();
+    let said =
+        ended.stderr.iter().filter(|line| line.contains(&pipe) && line.contains("is not a regular file"));
+    assert_eq!(said.count(), 1, "{:?}", ended.stderr);
 }
 
 #[test]
