@@ -39,8 +39,8 @@ pub(crate) fn give(hit: &Hit) {
     if stages::end_with(Stage::Words) || stages::end_with(Stage::Stack) {
         return;
     }
-    // Read again: otherwise the verifier would track the size through the whole stack walk.
-    add_block(&armed, 0, || stack, block, hit.register(inside.size));
+    // Read again: otherwise the verifier would track them through the whole stack walk, and they would take room on the BPF stack.
+    add_block(&armed, 0, || stack, hit.returned(), hit.register(inside.size));
 }
 
 /// Returns true if an unrecorded call counts, because it is not nested in a recorded one.

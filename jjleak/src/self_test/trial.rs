@@ -19,7 +19,8 @@ use crate::session::{
 
 /// The trial's program: jjleak itself.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// Maximum duration of the trial.
+/// Maximum duration of the trial once the probes are in place. What comes before ends by itself, and takes the longer the slower the
+/// kernel's verifier is.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Longer than the trial: its only report is the last.
 const INTERVAL: Duration = Duration::from_secs(3600);
@@ -59,11 +60,10 @@ pub struct Measured {
 /// Profiles the program.
 pub fn run() -> Result<Measured, Error> {
     let began = Instant::now();
-    let mut last = Last::default();
     let interrupt = Arc::new(Notify::new());
-    end_in_time(Arc::clone(&interrupt));
+    let mut last = Last { profile: None, interrupt: Arc::clone(&interrupt) };
     session::run(plan(), &mut last, &interrupt)?;
-    Ok(Measured::of(last.0.as_ref(), began.elapsed()))
+    Ok(Measured::of(last.profile.as_ref(), began.elapsed()))
 }
 
 /// Ends a trial that hangs. The thread ends with jjleak.
@@ -78,7 +78,11 @@ fn plan() -> Plan {
     let mut settings = Settings::new(Programs::Accounting);
     settings.capacity.processes = 1;
     Plan {
-        target: Target::Command { words: vec![OWN_PROGRAM.into(), VERB.into()], streams: Streams::Silent },
+        target: Target::Command {
+            words: vec![OWN_PROGRAM.into(), VERB.into()],
+            streams: Streams::Silent,
+            variables: Vec::new(),
+        },
         settings,
         coverage: Coverage::default(),
         allocators: AllocatorChoice {
@@ -155,14 +159,21 @@ impl Measured {
     }
 }
 
-/// Keeps the last profile.
-#[derive(Default)]
-struct Last(Option<Profile>);
+/// Keeps the last profile, and ends a trial that hangs.
+struct Last {
+    profile: Option<Profile>,
+    interrupt: Arc<Notify>,
+}
 
 impl Observer for Last {
     type Error = Error;
 
     fn open(&mut self, _pid: Option<Pid>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn attached(&mut self) -> Result<(), Error> {
+        end_in_time(Arc::clone(&self.interrupt));
         Ok(())
     }
 
@@ -173,11 +184,11 @@ impl Observer for Last {
     }
 
     fn ended(&mut self, profiles: &[Profile], _following: Following) {
-        self.0 = profiles.first().cloned();
+        self.profile = profiles.first().cloned();
     }
 
     fn last(&mut self, running: &[Profile], ended: &[Profile], _following: Following) {
-        self.0 = ended.first().or(running.first()).cloned().or(self.0.take());
+        self.profile = ended.first().or(running.first()).cloned().or(self.profile.take());
     }
 
     fn finish(&mut self, _profiles: &[Profile]) -> Result<(), Error> {
