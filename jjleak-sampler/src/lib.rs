@@ -16,8 +16,10 @@
 //!
 //! - `probes`: the probes, and the semaphore that counts consumers.
 //! - `sampling`: the choice of blocks, and what they stand for.
+//! - `hooks`: what other allocators call.
 //! - `sampled_blocks`: addresses of sampled blocks that are not freed yet.
 
+pub mod hooks;
 mod probes;
 mod sampled_blocks;
 mod sampling;
@@ -52,21 +54,9 @@ impl<A> Sampler<A> {
     /// A block was allocated while somebody consumes samples.
     #[inline]
     fn allocated(&self, block: *mut u8, size: usize) {
-        if !block.is_null()
-            && let Some(weighted_bytes) = sampling::draw(size, self.distance)
-            && sampled_blocks::insert(block.addr())
-        {
-            probes::announce(block, size, weighted_bytes);
+        if !block.is_null() {
+            hooks::allocated(block, size, self.distance);
         }
-    }
-}
-
-/// A block that may have been sampled is about to be freed.
-#[inline]
-fn freed(block: *mut u8) {
-    // Before the real free: from then on, the address can be another block's.
-    if sampled_blocks::remove(block.addr()) {
-        probes::announce_free(block);
     }
 }
 
@@ -95,7 +85,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampler<A> {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if sampled_blocks::are_any() {
-            freed(block);
+            // Before the real free: from then on, the address can be another block's.
+            hooks::freed(block);
         }
         // SAFETY: as promised by the caller.
         unsafe { self.inner.dealloc(block, layout) };
@@ -103,38 +94,17 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampler<A> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if sampled_blocks::are_any() && sampled_blocks::contains(block.addr()) {
-            // SAFETY: as promised by the caller.
-            return unsafe { self.move_sampled(block, layout, new_size) };
-        }
+        // Before the real call, which may give the address away, and succeeds nearly always.
+        let was_sampled = sampled_blocks::are_any() && hooks::freed(block);
         // SAFETY: as promised by the caller.
-        let moved = unsafe { self.inner.realloc(block, layout, new_size) };
+        let resized = unsafe { self.inner.realloc(block, layout, new_size) };
+        if was_sampled && resized.is_null() {
+            hooks::lives_on(block, layout.size(), self.distance);
+        }
         if probes::are_consumed() {
-            self.allocated(moved, new_size);
+            self.allocated(resized, new_size);
         }
-        moved
-    }
-}
-
-impl<A: GlobalAlloc> Sampler<A> {
-    /// Resizes a sampled block by moving it. The inner `realloc` frees the old block before anybody could announce that, and only if it
-    /// succeeds: another thread could have got its address by then.
-    ///
-    /// # Safety
-    /// As for [`GlobalAlloc::realloc`].
-    #[cold]
-    unsafe fn move_sampled(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller of `realloc` promises that the size, rounded up to the alignment, does not overflow.
-        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        // SAFETY: the layout is not empty, as the caller promises.
-        let moved = unsafe { self.alloc(new_layout) };
-        if !moved.is_null() {
-            // SAFETY: both blocks have that many bytes, and are not the same.
-            unsafe { block.copy_to_nonoverlapping(moved, layout.size().min(new_size)) };
-            // SAFETY: as promised by the caller.
-            unsafe { self.dealloc(block, layout) };
-        }
-        moved
+        resized
     }
 }
 

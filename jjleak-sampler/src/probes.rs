@@ -8,18 +8,23 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// Number of consumers. The kernel adds to it while a probe is attached.
 #[used]
 #[unsafe(link_section = ".probes")]
-static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
+static SEMAPHORE: Semaphore = Semaphore(AtomicU16::new(0));
+
+/// Has a page of the file of its own. LLD puts the data that becomes read-only and the other data into two segments which can share a page of
+/// the file: while a program is loaded, both are writable, and the kernel counts in the first that has the page.
+#[repr(align(4096))]
+struct Semaphore(AtomicU16);
 
 /// Returns true if somebody consumes samples.
 #[inline]
 pub(crate) fn are_consumed() -> bool {
-    SEMAPHORE.load(Ordering::Relaxed) != 0
+    SEMAPHORE.0.load(Ordering::Relaxed) != 0
 }
 
 /// Behaves as if there were this number of consumers.
 #[cfg(test)]
 pub(crate) fn pretend_consumers(number: u16) {
-    SEMAPHORE.store(number, Ordering::Relaxed);
+    SEMAPHORE.0.store(number, Ordering::Relaxed);
 }
 
 /// A note on a probe at the local label 990, with the place of its base (which `prelink` moves) and its semaphore.

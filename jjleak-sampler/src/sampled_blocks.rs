@@ -32,9 +32,13 @@ pub(crate) fn are_any() -> bool {
     LIVE.load(Ordering::Relaxed) != 0
 }
 
-/// Adds an address; false if its set is full.
+/// Adds an address; false if its set is full. The address of a block whose free was not seen, because it went through a function that does
+/// not tell, is there already.
 #[cold]
 pub(crate) fn insert(address: usize) -> bool {
+    if contains(address) {
+        return true;
+    }
     // Before the address: whoever frees the block, which is handed out after this, must look for it.
     LIVE.fetch_add(1, Ordering::Relaxed);
     let is_taken =
@@ -49,13 +53,17 @@ pub(crate) fn insert(address: usize) -> bool {
 
 /// Returns true if an address is in the table. Its block belongs to the caller.
 #[inline]
-pub(crate) fn contains(address: usize) -> bool {
+fn contains(address: usize) -> bool {
     set(address).iter().any(|way| way.load(Ordering::Relaxed) == address)
 }
 
 /// Removes an address; false if it is not in the table. Its block belongs to the caller.
 #[inline]
 pub(crate) fn remove(address: usize) -> bool {
+    // `free(NULL)`: 0 stands for no address.
+    if address == 0 {
+        return false;
+    }
     let Some(way) = set(address).iter().find(|way| way.load(Ordering::Relaxed) == address) else {
         return false;
     };

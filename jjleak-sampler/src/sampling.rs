@@ -11,11 +11,21 @@ struct Thread {
     left: i64,
     /// State of the generator (xorshift64*); 0 before the first draw.
     random: u64,
+    /// The process that it was drawn in last.
+    process: u32,
+    /// True while the thread samples nothing.
+    is_paused: bool,
 }
 
 thread_local! {
     // Has no destructor: it exists as long as the thread, and its first use allocates nothing.
-    static THREAD: Cell<Thread> = const { Cell::new(Thread { left: 0, random: 0 }) };
+    static THREAD: Cell<Thread> = const { Cell::new(Thread { left: 0, random: 0, process: 0, is_paused: false }) };
+}
+
+/// Makes the thread sample nothing, or again.
+#[inline]
+pub(crate) fn pause(is_paused: bool) {
+    THREAD.with(|cell| cell.set(Thread { is_paused, ..cell.get() }));
 }
 
 /// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
@@ -23,6 +33,9 @@ thread_local! {
 pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
     THREAD.with(|cell| {
         let mut thread = cell.get();
+        if thread.is_paused {
+            return None;
+        }
         if thread.random == 0 {
             thread.begin(distance);
         }
@@ -30,6 +43,7 @@ pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
         let is_sampled = thread.left <= 0;
         if is_sampled {
             // Points have no memory: behind the block, the distance to the next one is as if none had been before.
+            thread.reseed_in_child();
             thread.left = thread.gap(distance);
         }
         cell.set(thread);
@@ -44,7 +58,7 @@ pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
     clippy::cast_sign_loss,
     reason = "an estimate, far from overflowing"
 )]
-fn weighted_bytes(size: usize, distance: u64) -> u64 {
+pub(crate) fn weighted_bytes(size: usize, distance: u64) -> u64 {
     // A block of no bytes takes some.
     let size = size.max(1) as f64;
     (size / -(-size / distance as f64).exp_m1()).round() as u64
@@ -59,6 +73,15 @@ impl Thread {
         let mixed = (counter ^ (std::ptr::from_ref(self).addr() as u64)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         self.random = (mixed ^ mixed >> 29) | 1;
         self.left = self.gap(distance);
+    }
+
+    /// Draws other numbers than the parent in a child of fork(2), which has a copy of its generator.
+    fn reseed_in_child(&mut self) {
+        let process = std::process::id();
+        if self.process != process {
+            self.process = process;
+            self.random = (self.random ^ u64::from(process).wrapping_mul(0xbf58_476d_1ce4_e5b9)) | 1;
+        }
     }
 
     /// Distance to the next point, in whole bytes: at least 1.

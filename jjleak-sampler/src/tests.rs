@@ -60,6 +60,17 @@ fn the_table_is_empty_once_all_blocks_are_freed_by_many_threads() {
 }
 
 #[test]
+fn no_address_is_never_in_the_table() {
+    let _one = ONE_AT_A_TIME.lock().unwrap();
+    let before = sampled_blocks::live();
+    assert!(!hooks::freed(std::ptr::null_mut()));
+    assert!(sampled_blocks::insert(64) && sampled_blocks::insert(64), "a free that was not seen");
+    assert_eq!(sampled_blocks::live(), before + 1);
+    assert!(sampled_blocks::remove(64) && !sampled_blocks::remove(64));
+    assert_eq!(sampled_blocks::live(), before);
+}
+
+#[test]
 fn nothing_is_sampled_unless_somebody_consumes_it() {
     let _one = ONE_AT_A_TIME.lock().unwrap();
     let sampler = Sampler::with_distance(System, 1);

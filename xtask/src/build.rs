@@ -66,7 +66,8 @@ pub(crate) fn program(object: &Path, debug: bool) -> Result<PathBuf> {
     let (profile, folder) = if debug { ("dev", "debug") } else { ("release", "release") };
     run(host_cargo()
         .current_dir(workspace::root())
-        .args(["build", "--package", "jjleak", "--bin", "jjleak", "--profile", profile])
+        .args(["build", "--package", "jjleak", "--package", "jjleak-preload", "--bin", "jjleak", "--lib"])
+        .args(["--profile", profile])
         .env(OBJECT_VARIABLE, object))
     .context("cannot build jjleak")?;
     Ok(workspace::target()?.join(folder).join("jjleak"))

@@ -21,6 +21,7 @@ mod output_args;
 mod plan;
 mod profile;
 mod report;
+mod sampler;
 mod self_test;
 mod signals;
 mod source_args;
@@ -34,11 +35,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use command_line::{Command, CommandLine};
 use failure::Failure;
 
 use crate::attach;
+use crate::http_client;
 use crate::jcmd;
 use crate::notices::Log;
 use crate::processes::opener;
@@ -139,10 +143,6 @@ fn init_log(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(|| Log)
-        .without_time()
-        .with_target(false)
-        .init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Log).without_time().with_target(false);
+    tracing_subscriber::registry().with(http_client::messages(level)).with(lines).init();
 }

@@ -1,7 +1,9 @@
 //! Arguments as a plan.
 
+use std::ffi::OsString;
+
 use super::args::{Args, Subject};
-use super::{Failure, allocator_tables, baseline};
+use super::{Failure, allocator_tables, baseline, sampler};
 use crate::attach::{Following, Programs, Settings};
 use crate::processes::{Pid, Streams};
 use crate::profile::SourceKind;
@@ -15,6 +17,7 @@ const KERNEL_LOG_VERBOSITY: u8 = 2;
 pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
+    let variables = sampler::variables(args, &subject)?;
     let allocators = allocator_tables::choice(args)?;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
         let what = "--max-overhead supports one process only: give one -p";
@@ -22,7 +25,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     }
     let bound = |percent: f64| CostBound { share: percent / 100., is_patient: false };
     Ok(Plan {
-        target: target(subject, streams)?,
+        target: target(subject, streams, variables)?,
         settings,
         allocators,
         baseline: baseline::baseline(args)?,
@@ -53,13 +56,17 @@ fn listing(args: &Args) -> Listing {
     }
 }
 
-fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {
+fn target(
+    subject: Subject,
+    streams: Streams,
+    variables: Vec<(&'static str, OsString)>,
+) -> Result<Target, Failure> {
     let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is not a process".to_owned()));
     Ok(match subject {
         Subject::Pids(pids) => Target::Pids(pids.iter().map(known).collect::<Result<_, _>>()?),
         Subject::Named(name) => Target::Named(name),
         Subject::Everything => Target::Everything,
-        Subject::Command(words) => Target::Command { words, streams },
+        Subject::Command(words) => Target::Command { words, streams, variables },
     })
 }
 

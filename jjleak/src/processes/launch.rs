@@ -60,7 +60,11 @@ pub enum Progress {
 
 impl Launch {
     /// Starts a command, stopped before its first instruction.
-    pub fn start(words: &[OsString], streams: Streams) -> Result<Self, Error> {
+    pub fn start(
+        words: &[OsString],
+        streams: Streams,
+        variables: impl IntoIterator<Item = (&'static str, OsString)>,
+    ) -> Result<Self, Error> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(Error::Start {
                 command: String::new(),
@@ -70,7 +74,7 @@ impl Launch {
         let name = program.to_string_lossy().into_owned();
         let failed = |source| Error::Start { command: name.clone(), source };
         let mut command = Command::new(program);
-        command.args(arguments);
+        command.args(arguments).envs(variables);
         if streams == Streams::Silent {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         }
@@ -221,7 +225,7 @@ mod tests {
         let shell = ["/bin/sh", "-c", "exit 3"];
         let through_the_loader = ["/lib64/ld-linux-x86-64.so.2", "/bin/sh", "-c", "exit 3"];
         for command in [&shell[..], &through_the_loader] {
-            let mut launch = Launch::start(&words(command), Streams::Inherited).unwrap();
+            let mut launch = Launch::start(&words(command), Streams::Inherited, []).unwrap();
             let has_libc = |pid| {
                 let maps = Mapping::all(pid).unwrap();
                 maps.iter().any(|mapping| mapping.path.to_string_lossy().contains("libc.so"))
@@ -235,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_command_that_is_not_there_is_named() {
-        let error = Launch::start(&words(&["/nonexistent/program"]), Streams::Silent).err().unwrap();
+        let error = Launch::start(&words(&["/nonexistent/program"]), Streams::Silent, []).err().unwrap();
         assert!(matches!(error, Error::Start { command, .. } if command == "/nonexistent/program"));
     }
 }

@@ -53,9 +53,9 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
             watch.attach(&pids)?;
             watch
         }
-        Target::Command { words, streams } => {
+        Target::Command { words, streams, variables } => {
             let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &[])?;
-            let mut launch = Launch::start(&words, streams).map_err(Error::from)?;
+            let mut launch = Launch::start(&words, streams, variables).map_err(Error::from)?;
             observer.open(Some(launch.pid()))?;
             watch.launch(&mut launch)?;
             launched = Some(launch);

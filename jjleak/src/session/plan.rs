@@ -65,6 +65,8 @@ pub enum Target {
         words: Vec<OsString>,
         /// Its standard streams.
         streams: Streams,
+        /// Environment variables that it has besides jjleak's own.
+        variables: Vec<(&'static str, OsString)>,
     },
 }
 

@@ -186,6 +186,7 @@ fn a_library_that_is_loaded_later_is_followed_from_then_on() {
     );
     let mut jjleak = Command::new(PROGRAM);
     jjleak.args(["--sampled", "--format", "json", "--out", "report.json", "--", "python3", "-c", &code]);
+    jjleak.env("JJLEAK_SAMPLER", "");
     let ended = Jjleak::start(jjleak).end().assert_done();
     let report = std::fs::read_to_string(ended.file("report.json")).unwrap();
     let report: Document = serde_json::from_str(report.lines().last().unwrap()).unwrap();

@@ -13,6 +13,7 @@ mod modes;
 mod named_allocators;
 mod operators;
 mod overflow;
+mod preloaded;
 mod sampling;
 mod snapshots;
 mod threads;

@@ -45,7 +45,7 @@ const JAVA_PACKAGES: [&str; 26] = [
 ];
 
 /// Files of allocators, runtimes and system libraries, as beginnings of their names.
-const LIBRARIES: [&str; 40] = [
+const LIBRARIES: [&str; 41] = [
     "libc.so",
     "libc-2.",
     "libc.musl",
@@ -61,6 +61,7 @@ const LIBRARIES: [&str; 40] = [
     "libjemalloc",
     "libtcmalloc",
     "libmimalloc",
+    "libjjleak_preload",
     "libz.so",
     "libz-ng",
     "libzstd",

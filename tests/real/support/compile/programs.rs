@@ -280,6 +280,25 @@ pub(crate) fn sampling_in_rust() -> PathBuf {
     folder.join("release/examples/keeps")
 }
 
+/// The library that samples malloc in a command.
+pub(crate) fn sampler_to_preload() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sampler");
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jjleak-preload/Cargo.toml");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
+        cargo.arg("--target-dir").arg(&folder).env_remove("RUSTFLAGS");
+        assert!(cargo.status().unwrap().success(), "cannot build the library that samples");
+        folder.join("release/libjjleak_preload.so")
+    })
+}
+
+/// A program that allocates by every function of malloc.
+pub(crate) fn every_way() -> PathBuf {
+    compile("every_way", &["every_way.c".to_owned()], &[BOOKKEEPING, &["-O1"]].concat())
+}
+
 /// The same as a library, whose `main` a program can call.
 pub(crate) fn announced_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
