@@ -31,7 +31,7 @@ pub(crate) fn is_part_of_allocation(
     let Some(calls) = CALLS.get() else { return false };
     // SAFETY: task storage belongs to the current task, which is executing this system call, so there is no concurrent access.
     let calls = unsafe { &*calls };
-    let armed = Armed { slot: image.slot(), image, row };
+    let armed = Armed { image, row };
     armed.makes(&calls.current, stack_pointer, caller) || armed.makes(&calls.outer, stack_pointer, caller)
 }
 
@@ -146,8 +146,11 @@ pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) 
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.return_address = 0;
     pending.nested = 0;
-    let stack =
-        if left_out != 0 { Captured::lost(armed.slot) } else { stack::capture(armed.image, armed.row, hit) };
+    let stack = if left_out != 0 {
+        Captured::lost(armed.image.slot())
+    } else {
+        stack::capture(armed.image, armed.row, hit)
+    };
     pending.stack = stack.row;
     pending.hash = stack.hash;
     pending.flags = flags | left_out | flag::RUNNING;
@@ -185,7 +188,7 @@ fn requested_size(hit: &Hit) -> u64 {
 #[inline(always)]
 pub(crate) fn drop_stale(armed: &Armed, hit: &Hit, pending: &mut Pending) {
     armed.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
-    count_many(armed.slot, Counter::MutedCall, pending.nested as u64);
+    count_many(armed.image.slot(), Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
     if pending.has(flag::HAS_OLD) && pending.image == armed.image.0 as u64 {
         armed.restore(pending);
@@ -202,7 +205,7 @@ pub(crate) fn free(hit: &Hit) {
     }
     let Some(armed) = Armed::of(hit) else { return };
     if let Some(record) = live::remove(armed.key(block)) {
-        trace::freed(armed.slot, block, record.size);
+        trace::freed(armed.image.slot(), block, record.size);
     } else if !sampling::is_on() {
         free_absent(&armed, hit, block);
     }

@@ -19,7 +19,6 @@ use crate::{
 
 /// The armed process of a probe hit.
 pub(crate) struct Armed {
-    pub(crate) slot: ProcessSlot,
     pub(crate) image: ImageId,
     pub(crate) row: *const ProcessRow,
 }
@@ -35,7 +34,7 @@ impl Armed {
         let row = PROCESSES.get_ptr(slot.0 as u32)?;
         // SAFETY: points into a map value.
         let image = unsafe { read_volatile(addr_of!((*row).image)) };
-        if image == 0 { None } else { Some(Self { slot, image: ImageId(image as u32), row }) }
+        if image == 0 { None } else { Some(Self { image: ImageId(image as u32), row }) }
     }
 
     #[inline(always)]
@@ -51,7 +50,7 @@ impl Armed {
 
     #[inline(always)]
     pub(crate) fn count(&self, counter: Counter) {
-        count(self.slot, counter);
+        count(self.image.slot(), counter);
     }
 
     /// Counts the free of an unknown block. With sampling, such frees are expected and not counted.

@@ -32,7 +32,7 @@ pub(crate) fn give(hit: &Hit) {
     }
     let left_out = left_out(hit.register(inside.size));
     if left_out != 0 {
-        add_block(&armed, left_out, || lost_row(armed.slot), block, 0);
+        add_block(&armed, left_out, || lost_row(armed.image.slot()), block, 0);
         return;
     }
     let stack = stack::capture(armed.image, armed.row, hit).row;

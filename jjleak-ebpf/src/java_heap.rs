@@ -83,7 +83,7 @@ fn object(
 fn layout(armed: &Armed) -> Option<&'static HeapLayout> {
     // SAFETY: points into a map value.
     JAVA_HEAPS
-        .get_ptr(armed.slot.0 as u32)
+        .get_ptr(armed.image.slot().0 as u32)
         .map(|layout| unsafe { &*layout })
         .filter(|layout| layout.is_known())
 }

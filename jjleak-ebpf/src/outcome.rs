@@ -128,7 +128,7 @@ fn release_old(armed: &Armed, pending: &Pending, time_ns: u64) {
 #[inline(always)]
 fn trace_old(armed: &Armed, pending: &Pending) {
     if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(armed.key(pending.pointer), &pending.old) {
-        trace::freed(armed.slot, pending.pointer, pending.old.size);
+        trace::freed(armed.image.slot(), pending.pointer, pending.old.size);
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn add_block(armed: &Armed, flags: u8, stack: impl FnOnce() -> u32, b
         return time_ns;
     }
     enter_block(armed.key(block), &Record { size, time_ns, stack, reserved: 0 });
-    trace::allocated(armed.slot, sampling::address(block), sampling::bytes(size));
+    trace::allocated(armed.image.slot(), sampling::address(block), sampling::bytes(size));
     time_ns
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn freed(hit: &Hit) {
         return;
     };
     if let Some(record) = live::remove(armed.key(block)) {
-        trace::freed(armed.slot, sampling::address(block), Sampled(record.size).size());
+        trace::freed(armed.image.slot(), sampling::address(block), Sampled(record.size).size());
     }
 }
 

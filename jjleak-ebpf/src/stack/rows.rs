@@ -79,14 +79,14 @@ pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
         }
         let mapping = mapping_at(tables.mappings, address);
         if holds(mapping, address) {
-            let row = search(mapping, address);
+            let row = Row(search_rows(mapping, address));
             let entry = entry(tables.cache, address).cast_mut();
             write_volatile(&raw mut (*entry)[1], row.0);
             write_volatile(&raw mut (*entry)[0], address ^ tables.scope ^ row.0);
             Some(row)
         } else {
             // Mappings found by the walk are not cached: they may have changed by the next one.
-            Some(search(found_at(tables.found, address)?, address))
+            Some(Row(search_rows(found_at(tables.found, address)?, address)))
         }
     }
 }
@@ -115,6 +115,17 @@ unsafe fn entry(cache: *const RowCache, address: u64) -> *const [u64; 2] {
     let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
     // SAFETY: as promised by the caller; the mask keeps the index in bounds.
     unsafe { addr_of!((*cache).entries).cast::<[u64; 2]>().add(slot) }
+}
+
+/// See [`search`]. Exported, so that the verifier follows it once, and not for each mapping that it can be.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn search_rows(mapping: *const Mapping, address: u64) -> u64 {
+    if mapping.is_null() {
+        return Row::plain(0, RowKind::None).0;
+    }
+    // SAFETY: not null, so it is in a map value.
+    unsafe { search(mapping, address).0 }
 }
 
 /// Row for the code at `address` in a mapping.

@@ -9,7 +9,7 @@ use jjleak_common::{
     unwind::step::{WORD, is_word_address},
 };
 
-use super::{Claimed, WINDOW_WORDS, Walk, replay};
+use super::{Claimed, WINDOW_WORDS, Walk, replay, scratch::Scratch};
 
 const PAGE: u64 = 4096;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
@@ -97,12 +97,29 @@ pub(super) fn at(scratch: Claimed, index: u64) -> u64 {
     unsafe { *scratch.window().add(index as usize & (WINDOW_WORDS - 1)) }
 }
 
+/// Moves the window to `at`. Returns true if any word was copied.
+#[inline(always)]
+fn move_to(scratch: Claimed, at: u64) -> bool {
+    move_window(scratch.into_ptr(), at) != 0
+}
+
+/// See [`move_to`]. Exported, so that the verifier follows it once, and not from each place where a word is read.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn move_window(scratch: *mut Scratch, at: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so it is what the caller has claimed.
+    copy_from(unsafe { Claimed::again(scratch) }, at) as u64
+}
+
 /// Copies the stack from `at` on. Near the end of the stack, only the rest of the page can be read. Detecting that takes a page
 /// fault, so the end of memory is remembered until the page behind it turns out to be resident: a page that no frame has written
 /// to yet also ends memory, and becomes resident when one does. If nothing can be read, the window is empty: a failed copy leaves
 /// zeros, which are no words of the stack.
 #[inline(always)]
-fn move_to(scratch: Claimed, at: u64) -> bool {
+fn copy_from(scratch: Claimed, at: u64) -> bool {
     // SAFETY: both sizes fit the window.
     unsafe {
         let walk = scratch.walk();

@@ -21,6 +21,8 @@ const SOURCES: [&str; 7] = [
 /// Where the description is. Everything below the limit of user space is mapped.
 const DESCRIPTION: u64 = 0x7000_0000_0000;
 const LIMIT: u64 = 1 << 47;
+/// Bytes that are copied at a time, at least.
+const PIECE: usize = 4096;
 /// Sizes of the entries of its tables.
 const TYPE_BYTES: u64 = 16;
 const FIELD_BYTES: u64 = 48;
@@ -136,9 +138,10 @@ impl Memory for Forged<'_> {
             return 0;
         }
         let begin = (address % self.input.len() as u64) as usize;
-        let repeated = self.input[begin..].iter().chain(self.input.iter().cycle());
-        into.iter_mut().zip(repeated).for_each(|(byte, from)| *byte = *from);
-        into.len()
+        let (first, rest) = into.split_at_mut((self.input.len() - begin).min(into.len()));
+        first.copy_from_slice(&self.input[begin..begin + first.len()]);
+        rest.chunks_mut(self.input.len()).for_each(|chunk| chunk.copy_from_slice(&self.input[..chunk.len()]));
+        first.len() + rest.len()
     }
 }
 
@@ -154,7 +157,9 @@ pub(crate) fn memory(data: &[u8]) {
         deleted: false,
     };
     ALL.with(|description| {
-        let forged = Forged { description, input: data };
+        // Long pieces are copied faster.
+        let input = if data.is_empty() { Vec::new() } else { data.repeat(PIECE / data.len() + 1) };
+        let forged = Forged { description, input: &input };
         let symbol = |name: &str| description.symbols.get(name).copied();
         let read = JvmMemory::read(&forged, &forged, symbol, &[mapping]).expect("it is described");
         for (range, _, _) in read.ranges() {
