@@ -158,13 +158,19 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
 
 #[test]
 fn a_leak_below_a_bound_is_called_one() {
+    /// Seconds of figures that a verdict takes here. On a busy machine, all frees can be followed late, and figures start over then.
+    const ENOUGH: f64 = 8.;
+    const TRIES: usize = 3;
     require_bpf!();
 
-    let mut program = Paced::start();
-
-    let jjleak = program.attach_every("0.5", &["--max-overhead", BOUND, "--settle", "1"]);
-    let leaked = program.run(15_000);
-    let report = jjleak.interrupt().assert_done().report();
+    let run = || {
+        let mut program = Paced::start();
+        let jjleak = program.attach_every("0.5", &["--max-overhead", BOUND, "--settle", "1"]);
+        let leaked = program.run(15_000);
+        (jjleak.interrupt().assert_done().report(), leaked)
+    };
+    let mut runs = std::iter::repeat_with(run).take(TRIES);
+    let (report, leaked) = runs.find(|(report, _)| report.elapsed_s > ENOUGH).expect("figures begin in time");
 
     assert!(report.windows.is_some() && !report.live_unknown);
     let leaking: Vec<_> = report.verdicts.iter().filter(|verdict| verdict.kind == "leaking").collect();
