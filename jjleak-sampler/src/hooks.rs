@@ -1,4 +1,4 @@
-//! What an allocator calls that is no [`GlobalAlloc`](std::alloc::GlobalAlloc).
+//! Functions for allocators that are no [`GlobalAlloc`](std::alloc::GlobalAlloc), to be called at each allocation and free.
 //!
 //! After an allocation: [`allocated`] if [`are_consumed`]. Before a free: [`freed`] if [`are_any`]. A resize is both, because whoever gets
 //! the old address must not announce it before its free is announced; if it fails, [`lives_on`].

@@ -16,7 +16,7 @@
 //!
 //! - `probes`: the probes, and the semaphore that counts consumers.
 //! - `sampling`: the choice of blocks, and what they stand for.
-//! - `hooks`: what other allocators call.
+//! - `hooks`: functions for other allocators.
 //! - `sampled_blocks`: addresses of sampled blocks that are not freed yet.
 
 pub mod hooks;

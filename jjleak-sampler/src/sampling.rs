@@ -131,6 +131,16 @@ mod tests {
     }
 
     #[test]
+    fn a_child_of_fork_draws_other_numbers_than_its_parent() {
+        let parent = Thread { left: 0, random: 12_345, process: std::process::id(), is_paused: false };
+        let (mut same, mut child) = (parent, Thread { process: 1, ..parent });
+        same.reseed_in_child();
+        child.reseed_in_child();
+        assert_eq!((same.random, child.process), (parent.random, parent.process));
+        assert_ne!((child.random, child.gap(1 << 20)), (parent.random, same.gap(1 << 20)));
+    }
+
+    #[test]
     fn threads_draw_differently() {
         let gaps =
             || std::thread::spawn(|| (0..2000).map(|_| draw(100, 10_000).is_some()).collect::<Vec<_>>());

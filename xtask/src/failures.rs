@@ -6,7 +6,7 @@ use std::fmt;
 const LINES: usize = 12;
 const LINE_LENGTH: usize = 600;
 
-/// What failed tests printed.
+/// Output of failed tests.
 #[derive(Default)]
 pub(crate) struct Failures {
     tests: Vec<(String, Vec<String>)>,

@@ -25,8 +25,7 @@ pub(crate) const SECONDS: u32 = 30;
 /// Runs per target in `cargo xtask test --long`.
 pub(crate) const RUNS: u64 = 10_000_000;
 /// Targets that take milliseconds a run, and the seconds that they get instead of so many runs: each run of `symbols` maps a file, has
-/// another process read it, and starts another one if that dies;
-/// one of `jvm_memory` follows lists to their limits.
+/// another process read it, and starts another one if that dies. Each run of `jvm_memory` follows lists to their limits.
 const SLOW: [(&str, u32); 2] = [("symbols", 3600), ("jvm_memory", 1800)];
 
 /// For how long a target is tried.

@@ -129,8 +129,8 @@ pub(super) struct Args {
     /// Use the samples that the program draws itself and announces at probes (SDT); figures become estimates
     ///
     /// The probes are those of OpenTelemetry or of Datadog's library (docs/samples.md). Costs the program almost nothing besides its own
-    /// sampling. jjleak doctor says whether a process has such probes. A command (-- CMD) gets a library that draws samples of malloc
-    /// by preloading, one in 512 KiB or in --sample-bytes.
+    /// sampling. jjleak doctor says whether a process has such probes. For a command (-- CMD), jjleak preloads
+    /// a library that samples malloc: one allocation in 512 KiB, or in --sample-bytes.
     #[arg(long, conflicts_with_all = ["sample_rate", "max_overhead", "estimate", "mmap", "min_size", "max_size"])]
     #[arg(conflicts_with_all = ["symbols_prefix", "allocators", "entry_and_return"])]
     pub(super) sampled: bool,

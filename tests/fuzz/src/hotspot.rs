@@ -18,7 +18,7 @@ const SOURCES: [&str; 7] = [
     include_str!("../../../jjleak/src/jvm/counters.rs"),
 ];
 
-/// Where the description is. Everything below the limit of user space is mapped.
+/// Address of the description. Everything below the limit of user space is mapped.
 const DESCRIPTION: u64 = 0x7000_0000_0000;
 const LIMIT: u64 = 1 << 47;
 /// Bytes that are copied at a time, at least.
