@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
+
+use super::resolve::{self, LastLink};
 
 /// Size of the part that is read at once: a page, with the headers of an ELF file.
 const BEGINNING: usize = 4096;
@@ -54,13 +56,11 @@ impl<'a> Request<'a> {
         let file = match *self {
             Self::Path(path) => open_regular(path)?,
             Self::InRoot(root, path) => {
-                let found = resolve(root, path, OFlag::O_PATH)?;
+                let found = resolve::find(root, path, LastLink::Follow)?;
                 open_regular(Path::new(&format!("/proc/self/fd/{}", found.as_raw_fd())))?
             }
             Self::Find(root, path) => {
-                let found = resolve(root, path, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
-                found.metadata()?;
-                return Ok(found);
+                return resolve::find(root, path, LastLink::Keep);
             }
             Self::Found(file) => open_regular(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))?,
         };
@@ -68,14 +68,6 @@ impl<'a> Request<'a> {
         let _ = file.read_at(&mut [0; BEGINNING], 0);
         Ok(file)
     }
-}
-
-/// Resolves a path; symbolic links are resolved within the root.
-fn resolve(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> io::Result<File> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(File::from(openat2(root, path, how)?))
 }
 
 /// Opens a file that has an end and on which open(2) has no side effects.

@@ -7,6 +7,7 @@
 mod child;
 mod client;
 mod message;
+mod resolve;
 
 use std::collections::HashMap;
 use std::fs::File;
