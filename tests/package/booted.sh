@@ -57,7 +57,7 @@ done
 say profiling "$(shown StatusText)"
 profile=$(ls /var/lib/jjleak/profiles/*.pb.gz | head -n 1)
 say profile "$(stat -c '%a:%U:%G' "$profile")"
-say names "$(jjleak report "$profile" 2>/dev/null | grep -c forget_message)"
+say names "$(jjleak report --full "$profile" 2>/dev/null | grep -c forget_message)"
 begin=$(uptime_ms)
 systemctl stop jjleak
 say stopping_ms "$(($(uptime_ms) - begin))"
