@@ -58,7 +58,7 @@ remove() {
         rm -f "$file"
     done <"$list"
     rm -f "$list"
-    rmdir "$prefix/share/jjleak" "$prefix/share/doc/jjleak" 2>/dev/null || true
+    rmdir "$prefix/share/jjleak" "$prefix/share/doc/jjleak" "$prefix/lib/jjleak" 2>/dev/null || true
     if [ -d /run/systemd/system ]; then
         systemctl daemon-reload || true
     fi
@@ -82,6 +82,7 @@ put() {
 
 install_files() {
     put 755 bin/jjleak "$prefix/bin/jjleak"
+    put 644 lib/jjleak/libjjleak_preload.so "$prefix/lib/jjleak/libjjleak_preload.so"
     rm -f "$prefix/bin/memleak"
     ln -s jjleak "$prefix/bin/memleak"
     echo "$prefix/bin/memleak" >>"$list"

@@ -1,15 +1,22 @@
-//! The functions of malloc, for `LD_PRELOAD`: each calls the next library's function of its name, samples the block, and announces the
-//! samples at probes (SDT) with OpenTelemetry's contract `otel_memory`. `jjleak --sampled` consumes them.
+//! The functions of malloc and C++'s `operator new` and `delete`, for `LD_PRELOAD`: each calls the next library's function of its name,
+//! samples the block, and announces the samples at probes (SDT) with OpenTelemetry's contract `otel_memory`. `jjleak --sampled` consumes
+//! them.
 //!
-//! Nothing is sampled until a consumer attaches. Here, nothing takes a lock, and nothing allocates.
+//! Nothing is sampled until a consumer attaches. Here, nothing takes a lock or allocates, once the program has begun.
 //!
+//! The library names no other: glibc 2.17 and later, and musl, have all that it needs.
+//!
+//! - `operators`: C++'s operators.
 //! - `next`: the next library's functions.
-//! - `early`: memory for what is allocated while those are looked up.
+//! - `elf`: looks them up.
 
-mod early;
+mod elf;
 mod next;
+mod operators;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jjleak_sampler::hooks;
@@ -19,6 +26,11 @@ const DISTANCE: &std::ffi::CStr = c"JJLEAK_SAMPLE_BYTES";
 
 /// Bytes between two samples, on average; 0 before the environment was read.
 static BYTES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// True once a function of malloc was called in this thread, while samples are consumed.
+    static WAS_CALLED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Runs when the library is loaded, before other threads exist.
 #[used]
@@ -56,6 +68,7 @@ fn read_distance() -> u64 {
 /// A block from the next library's function, while samples are consumed.
 #[cold]
 fn allocated(block: *mut c_void, size: usize) {
+    WAS_CALLED.set(true);
     if !block.is_null() {
         hooks::allocated(block.cast(), size, distance());
     }
@@ -76,11 +89,8 @@ fn call(size: usize, of_next: impl FnOnce() -> *mut c_void) -> *mut c_void {
 /// As for malloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    let block = match next::malloc() {
-        // SAFETY: as promised by the caller.
-        Some(malloc) => unsafe { malloc(size) },
-        None => early::allocate(size, early::ALIGNMENT),
-    };
+    // SAFETY: as promised by the caller.
+    let block = next::malloc().map_or(ptr::null_mut(), |malloc| unsafe { malloc(size) });
     if hooks::are_consumed() {
         allocated(block, size);
     }
@@ -92,21 +102,15 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let bytes = count.saturating_mul(size);
-    match next::calloc() {
-        // SAFETY: as promised by the caller.
-        Some(calloc) => call(bytes, || unsafe { calloc(count, size) }),
-        // Never used before, so that it is zero.
-        None => early::allocate(bytes, early::ALIGNMENT),
-    }
+    let Some(calloc) = next::calloc() else { return ptr::null_mut() };
+    // SAFETY: as promised by the caller.
+    call(bytes, || unsafe { calloc(count, size) })
 }
 
 /// # Safety
 /// As for free(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    if early::has(block) {
-        return;
-    }
     if hooks::are_any() {
         // Before the real free: from then on, the address can be another block's.
         hooks::freed(block.cast());
@@ -121,11 +125,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
 /// As for realloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    let Some(realloc) = next::realloc() else { return early::resize(block, size) };
-    if early::has(block) {
-        // SAFETY: as promised by the caller.
-        return unsafe { early::leave(block, size) };
-    }
+    let Some(realloc) = next::realloc() else { return ptr::null_mut() };
     // Before the real call, which may give the address away, and succeeds nearly always.
     let was_sampled = !block.is_null() && hooks::are_any() && hooks::freed(block.cast());
     // SAFETY: as promised by the caller.
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, alignment: usize
         // SAFETY: as promised by the caller.
         unsafe {
             status = of_next(into, alignment, size);
-            if status == 0 { *into } else { std::ptr::null_mut() }
+            if status == 0 { *into } else { ptr::null_mut() }
         }
     });
     status
@@ -159,42 +159,34 @@ pub unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, alignment: usize
 /// As for `aligned_alloc(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
-    match next::aligned_alloc() {
-        // SAFETY: as promised by the caller.
-        Some(aligned_alloc) => call(size, || unsafe { aligned_alloc(alignment, size) }),
-        None => early::allocate(size, alignment),
-    }
+    let Some(aligned_alloc) = next::aligned_alloc() else { return ptr::null_mut() };
+    // SAFETY: as promised by the caller.
+    call(size, || unsafe { aligned_alloc(alignment, size) })
 }
 
 /// # Safety
 /// As for memalign(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    match next::memalign() {
-        // SAFETY: as promised by the caller.
-        Some(memalign) => call(size, || unsafe { memalign(alignment, size) }),
-        None => early::allocate(size, alignment),
-    }
+    let Some(memalign) = next::memalign() else { return ptr::null_mut() };
+    // SAFETY: as promised by the caller.
+    call(size, || unsafe { memalign(alignment, size) })
 }
 
 /// # Safety
 /// As for valloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    match next::valloc() {
-        // SAFETY: as promised by the caller.
-        Some(valloc) => call(size, || unsafe { valloc(size) }),
-        None => std::ptr::null_mut(),
-    }
+    let Some(valloc) = next::valloc() else { return ptr::null_mut() };
+    // SAFETY: as promised by the caller.
+    call(size, || unsafe { valloc(size) })
 }
 
 /// # Safety
 /// As for pvalloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match next::pvalloc() {
-        // SAFETY: as promised by the caller.
-        Some(pvalloc) => call(size, || unsafe { pvalloc(size) }),
-        None => std::ptr::null_mut(),
-    }
+    let Some(pvalloc) = next::pvalloc() else { return ptr::null_mut() };
+    // SAFETY: as promised by the caller.
+    call(size, || unsafe { pvalloc(size) })
 }

@@ -1,47 +1,40 @@
-//! The next library's functions, by `dlsym(RTLD_NEXT)`: those of the C library, or of an allocator that was preloaded after this one.
+//! The next library's functions: those of the C library, or of an allocator that was preloaded behind this one.
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-thread_local! {
-    /// True while this thread looks functions up. Has no destructor, so that its first use allocates nothing.
-    static IS_FINDING: Cell<bool> = const { Cell::new(false) };
-}
+use crate::elf;
+
+/// True once the functions were looked up. What is loaded later is not used: it can be unloaded.
+static IS_FOUND: AtomicBool = AtomicBool::new(false);
 
 /// A function, looked up once.
-struct Function {
+pub(crate) struct Function {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl Function {
-    const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address; null while it is being looked up, and if there is none.
+    /// Its address; null if there is none.
     #[inline]
-    fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
-        if known.is_null() { self.find() } else { known }
+        if known.is_null() && !IS_FOUND.load(Ordering::Relaxed) { self.find() } else { known }
     }
 
+    pub(crate) const fn name(&self) -> &'static CStr {
+        self.name
+    }
+
+    /// Looks it up.
     #[cold]
-    fn find(&self) -> *mut c_void {
-        // `dlsym` may allocate.
-        if IS_FINDING.replace(true) {
-            return std::ptr::null_mut();
-        }
-        // SAFETY: this thread's own variable, and a terminated name.
-        let found = unsafe {
-            let errno = *libc::__errno_location();
-            let found = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
-            *libc::__errno_location() = errno;
-            found
-        };
+    pub(crate) fn find(&self) -> *mut c_void {
+        let found = elf::next(self.name);
         self.address.store(found, Ordering::Relaxed);
-        IS_FINDING.set(false);
         found
     }
 }
@@ -59,9 +52,11 @@ macro_rules! functions {
             }
         )*
 
-        /// Looks all functions up.
+        /// Looks all functions up, and takes those that there are from then on.
         pub(crate) fn find() {
             $(let _ = $function();)*
+            crate::operators::find();
+            IS_FOUND.store(true, Ordering::Relaxed);
         }
     };
 }

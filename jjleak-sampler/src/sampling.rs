@@ -22,10 +22,14 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread { left: 0, random: 0, process: 0, is_paused: false }) };
 }
 
-/// Makes the thread sample nothing, or again.
+/// Makes the thread sample nothing, or again. Returns true if it sampled nothing before.
 #[inline]
-pub(crate) fn pause(is_paused: bool) {
-    THREAD.with(|cell| cell.set(Thread { is_paused, ..cell.get() }));
+pub(crate) fn pause(is_paused: bool) -> bool {
+    THREAD.with(|cell| {
+        let thread = cell.get();
+        cell.set(Thread { is_paused, ..thread });
+        thread.is_paused
+    })
 }
 
 /// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
@@ -61,7 +65,7 @@ pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
 pub(crate) fn weighted_bytes(size: usize, distance: u64) -> u64 {
     // A block of no bytes takes some.
     let size = size.max(1) as f64;
-    (size / -(-size / distance as f64).exp_m1()).round() as u64
+    libm::round(size / -libm::expm1(-size / distance as f64)) as u64
 }
 
 impl Thread {
@@ -97,7 +101,7 @@ impl Thread {
         // In the middle of one of 2^53 parts of the interval from 0 to 1, never an end.
         let drawn = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
         let uniform = (drawn as f64 + 0.5) / (1u64 << 53) as f64;
-        (-uniform.ln() * distance as f64).ceil().max(1.) as i64
+        libm::ceil(-libm::log(uniform) * distance as f64).max(1.) as i64
     }
 }
 

@@ -18,12 +18,13 @@ done
 within grep -q '^ExecStart=/usr/local/bin/jjleak ' /etc/systemd/system/jjleak.service || fail "the unit starts another program"
 within systemd-analyze verify /etc/systemd/system/jjleak.service
 has_modes "after installation"
+samples "after installation"
 within sh -c 'echo "# changed" >>/etc/jjleak/jjleak.toml'
 # Once more: an upgrade.
 within "$folder/install.sh"
 within grep -q '^# changed$' /etc/jjleak/jjleak.toml || fail "the upgrade has overwritten the configuration"
 within "$folder/install.sh" --uninstall
-for file in /usr/local/bin/jjleak /usr/local/bin/memleak /etc/systemd/system/jjleak.service /usr/local/share/jjleak \
+for file in /usr/local/bin/jjleak /usr/local/bin/memleak /etc/systemd/system/jjleak.service /usr/local/share/jjleak /usr/local/lib/jjleak \
     /usr/local/share/doc/jjleak; do
     gone "$file" "after removal"
 done

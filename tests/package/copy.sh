@@ -1,6 +1,6 @@
 # A copy of a system in which packages are tried: sourced by the scripts beside it, in a mount namespace of its own.
 #
-# $lower is the system's folder, by default this system. Sets $root, and defines within, fail, there, gone and has_modes.
+# $lower is the system's folder, by default this system. Sets $root, and defines within, fail, there, gone, has_modes and samples.
 
 copy=$(mktemp -d)
 mount -t tmpfs none "$copy"
@@ -33,4 +33,11 @@ has_modes() {
         found=$(within stat -c '%a %U:%G %n' "${wanted##* }")
         [ "$found" = "$wanted" ] || fail "$found $1, not $wanted"
     done
+}
+# samples WHEN: the installed library samples a command.
+samples() {
+    [ -e "$root/sys/kernel" ] || mount --rbind /sys "$root/sys"
+    within jjleak --sampled --strict --format json --out /tmp/sampled.json 60 -- perl -e 'push @kept, "x" x 1000 for 1 .. 10000' \
+        2>"$copy/said" || { cat "$copy/said"; fail "a command is not sampled $1"; }
+    grep -q "otel_memory in libjjleak_preload.so" "$copy/said" || { cat "$copy/said"; fail "the library is not found $1"; }
 }

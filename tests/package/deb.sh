@@ -17,13 +17,14 @@ mount --bind /proc "$root/proc"
 
 within dpkg --install /tmp/jjleak.deb
 for file in /usr/bin/jjleak /lib/systemd/system/jjleak.service /etc/jjleak/jjleak.toml \
-    /usr/share/man/man1/jjleak.1.gz /usr/share/man/man1/jjleak-daemon.1.gz \
+    /usr/lib/jjleak/libjjleak_preload.so /usr/share/man/man1/jjleak.1.gz /usr/share/man/man1/jjleak-daemon.1.gz \
     /usr/share/bash-completion/completions/jjleak /usr/bin/memleak /usr/share/doc/jjleak/THIRD-PARTY-LICENSES.txt; do
     there "$file" "after installation"
 done
 within id jjleak >/dev/null || fail "there is no user jjleak"
 has_modes "after installation"
 within jjleak --version
+samples "after installation"
 within setpriv --reuid jjleak --regid jjleak --clear-groups jjleak daemon --config /etc/jjleak/jjleak.toml --check-config
 # Patterns without case and of any alphabet take parts of a library that what is built for tests can have and what is shipped lack.
 cat >"$root/tmp/patterns.toml" <<'CONFIG'
@@ -48,6 +49,7 @@ there /var/lib/jjleak/index "after the upgrade"
 within dpkg --remove jjleak
 gone /usr/bin/jjleak "after removal"
 gone /usr/bin/memleak "after removal"
+gone /usr/lib/jjleak "after removal"
 there /etc/jjleak/jjleak.toml "after removal"
 there /var/lib/jjleak/index "after removal"
 

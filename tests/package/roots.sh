@@ -1,12 +1,13 @@
 #!/bin/sh
 # Runs the portable binary where little is there, and fails unless it profiles to the byte.
 #
-#   unshare --mount --propagation private roots.sh BINARY OLD_SYSTEM
+#   unshare --mount --propagation private roots.sh BINARY LIBRARY OLD_SYSTEM
 #
-# OLD_SYSTEM is a folder with a Debian whose C library is older than this system's.
+# LIBRARY is the one that samples malloc. OLD_SYSTEM is a folder with a Debian whose C library is older than this system's.
 set -eu
 binary=$1
-old=$2
+library=$2
+old=$3
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 mount -t tmpfs none "$work"
@@ -32,6 +33,17 @@ works() {
     echo "roots: $where: $(sed -n 's/^ *took //p' "$work/report")"
 }
 
+# samples ROOT BYTES COMMAND...: the library samples a command there, one allocation in so many bytes.
+samples() {
+    where=$1
+    bytes=$2
+    shift 2
+    mkdir -p "$where/lib/jjleak"
+    cp "$library" "$where/lib/jjleak/"
+    env -i JJLEAK_SAMPLER=/lib/jjleak/libjjleak_preload.so "$(command -v chroot)" "$where" jjleak --sampled --sample-bytes "$bytes" \
+        --strict --format json --out /tmp/sampled.json 3600 -- "$@" || fail "the library does not sample $* in $where"
+}
+
 # A busybox, without /etc, /var and /tmp, read-only. It is static itself.
 box=$work/box
 mkdir -p "$box/bin"
@@ -54,6 +66,9 @@ with_kernel "$musl"
 works "a root with musl" chroot "$musl" /bin/jjleak
 env -i "$(command -v chroot)" "$musl" /bin/jjleak --strict --format json --out /tmp/report.json 3600 -- /bin/leak || fail "a program of musl is not profiled"
 python3 "$here/leaked.py" "$musl/tmp/report.json" || fail "the figures of a program of musl are wrong"
+# Each byte is a sample: the figures are exact.
+samples "$musl" 1 /bin/leak
+python3 "$here/leaked.py" "$musl/tmp/sampled.json" || fail "the samples of a program of musl are wrong"
 
 # An older C library.
 mkdir "$work/upper" "$work/work" "$work/old"
@@ -67,6 +82,8 @@ env -i "$(command -v chroot)" "$work/old" /usr/bin/jjleak --strict --out /tmp/pe
 env -i "$(command -v chroot)" "$work/old" /usr/bin/jjleak --strict --format json --out /tmp/report.json 3600 -- /usr/bin/leak-static ||
     fail "a static program is not profiled"
 python3 "$here/leaked.py" "$work/old/tmp/report.json" || fail "the figures of a static program are wrong"
+samples "$work/old" 65536 /usr/bin/perl -e 'for (1..100000) { $known{$_} = $_ }'
+grep -q '"symbol": *"malloc"' "$work/old/tmp/sampled.json" || fail "there are no samples of perl"
 
 # Capabilities alone, and through the programs that people become root with.
 caps=+bpf,+perfmon,+sys_ptrace,+dac_read_search,+checkpoint_restore

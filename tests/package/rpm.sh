@@ -17,6 +17,7 @@ done
 within id jjleak >/dev/null || fail "there is no user jjleak"
 has_modes "after installation"
 within memleak --version >/dev/null
+samples "after installation"
 within setpriv --reuid jjleak --regid jjleak --clear-groups jjleak daemon --config /etc/jjleak/jjleak.toml --check-config
 
 within sh -c 'echo "# changed" >>/etc/jjleak/jjleak.toml && mkdir -p /var/lib/jjleak && touch /var/lib/jjleak/index'

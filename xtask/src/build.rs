@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{announce, host_cargo, run},
-    object,
+    object, preload,
     toolchain::{TARGET, Toolchain},
     workspace,
 };
@@ -66,11 +66,12 @@ pub(crate) fn program(object: &Path, debug: bool) -> Result<PathBuf> {
     let (profile, folder) = if debug { ("dev", "debug") } else { ("release", "release") };
     run(host_cargo()
         .current_dir(workspace::root())
-        .args(["build", "--package", "jjleak", "--package", "jjleak-preload", "--bin", "jjleak", "--lib"])
-        .args(["--profile", profile])
+        .args(["build", "--package", "jjleak", "--bin", "jjleak", "--profile", profile])
         .env(OBJECT_VARIABLE, object))
     .context("cannot build jjleak")?;
-    Ok(workspace::target()?.join(folder).join("jjleak"))
+    let folder = workspace::target()?.join(folder);
+    preload::build(&folder, |_| {})?;
+    Ok(folder.join("jjleak"))
 }
 
 /// Separate target folder of the BPF side: sharing one would invalidate the host's output, because compiler and flags differ.

@@ -43,6 +43,7 @@ mod ledger;
 mod licences;
 mod manual;
 mod object;
+mod preload;
 mod prerequisites;
 mod pypi;
 mod run;

@@ -15,7 +15,7 @@ use crate::{
     command::{self, announce, host_cargo, shown},
     dist,
     failures::Failures,
-    fuzz, go, jdks, prerequisites,
+    fuzz, go, jdks, preload, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace, world,
@@ -52,6 +52,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     prerequisites::for_tests(long)?;
     let world = world::install_for_tests()?;
     let object = build::bpf_object()?;
+    preload::build(&workspace::target()?.join("debug"), |_| {})?;
     let skipped = SkippedFile::create()?;
     let mut cargo = host_cargo();
     cargo

@@ -40,7 +40,7 @@ const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
 const PURPOSE: &str = "allocat";
 
 /// Name prefixes of functions that return what they have allocated, or grow a container.
-const HELPER_PREFIXES: [&str; 40] = [
+const HELPER_PREFIXES: [&str; 45] = [
     "operator new",
     "void* operator new",
     "__gnu_cxx::",
@@ -81,6 +81,12 @@ const HELPER_PREFIXES: [&str; 40] = [
     "os::",
     "AllocateHeap",
     "Unsafe_",
+    // Samplers, which call the allocator.
+    "jjleak_sampler::",
+    "<jjleak_sampler::",
+    "dd_probe_",
+    "dd_allocation_",
+    "gotter_",
 ];
 
 /// Name prefixes of the C library's files. It allocates for its caller, as in `fopen` and `getaddrinfo`.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::args::{Args, Subject};
-use super::failure::Failure;
+use super::failure::{Failure, OTHER};
 use crate::allocators;
 use crate::file_content::{Content, LazyFile};
 
@@ -47,6 +47,13 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
             None => Ok(Vec::new()),
         };
     };
+    if !can_be_preloaded(&library) {
+        return Err(Failure::new(
+            OTHER,
+            format!("the loader reads {} as several names, at each space and colon", library.display()),
+            format!("copy it to another folder, and name it in {PATH}"),
+        ));
+    }
     let mut variables = vec![(PRELOAD, preload(&library, env::var_os(PRELOAD)))];
     variables.extend(args.sample_bytes.map(|bytes| (DISTANCE, bytes.to_string().into())));
     Ok(variables)
@@ -73,6 +80,11 @@ fn find() -> Option<PathBuf> {
     places.into_iter().flatten().find(|place| place.is_file())
 }
 
+/// Returns true if the loader takes a path for one name (ld.so(8)).
+fn can_be_preloaded(library: &Path) -> bool {
+    !library.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':')
+}
+
 /// The list of preloaded libraries with this one at its head: the others are the next that it calls.
 fn preload(library: &Path, others: Option<OsString>) -> OsString {
     let mut list = library.as_os_str().to_owned();
@@ -92,6 +104,7 @@ mod tests {
         let library = Path::new("/lib/a.so");
         assert_eq!(preload(library, None), "/lib/a.so");
         assert_eq!(preload(library, Some("".into())), "/lib/a.so");
+        assert!(can_be_preloaded(library) && !can_be_preloaded(Path::new("/opt/a folder/a.so")));
         assert_eq!(preload(library, Some("/lib/jemalloc.so".into())), "/lib/a.so:/lib/jemalloc.so");
     }
 }

@@ -1,10 +1,11 @@
 //! Starts a command such that its first allocation is counted.
 //!
 //! The command is traced (ptrace(2)) while the dynamic loader maps its libraries, and stops after each one, so that probes are in
-//! place before any code of the library runs. The first system call from outside the loader ends the loading phase; the command
-//! is then released and never stopped again.
+//! place before any code of the library runs. The first system call from outside the loader ends the loading phase, or the program's first
+//! instruction: musl's loader is its C library, too. The command is then released and never stopped again.
 
 use std::ffi::OsString;
+use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,6 +27,10 @@ const AT_ENTRY: u64 = 9;
 const SYS_MMAP: u64 = 9;
 /// Above the number of system calls that any loader makes. Limits the delay of a program whose loader never finishes.
 const MAX_LOADER_CALLS: u32 = 100_000;
+/// Debug register with the address of a breakpoint, and the one that switches breakpoints on; and its bit for the first one.
+const ADDRESS: usize = 0;
+const CONTROL: usize = 7;
+const FIRST: i64 = 1;
 
 /// A started command, stopped while it loads.
 pub struct Launch {
@@ -35,6 +40,8 @@ pub struct Launch {
     pid: Pid,
     raw: RawPid,
     loader: Option<Range<u64>>,
+    /// The program's first instruction, if the command stops there.
+    entry: Option<u64>,
     calls: u32,
     /// Signal that stopped the command, to be delivered when it resumes.
     signal: Option<Signal>,
@@ -47,6 +54,14 @@ pub enum Streams {
     Inherited,
     /// Connected to `/dev/null`.
     Silent,
+}
+
+/// Reason why the command stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    SystemCall,
+    Entry,
+    Other,
 }
 
 /// Progress of a launch.
@@ -91,12 +106,31 @@ impl Launch {
             i32::try_from(child.id()).map(RawPid::from_raw).map_err(io::Error::other).map_err(failed)?;
         let pid = Pid::new(child.id()).ok_or_else(|| failed(io::Error::other("PID 0")))?;
         let arguments = arguments.to_vec();
-        let mut launch = Self { child, name, arguments, pid, raw, loader: None, calls: 0, signal: None };
+        let mut launch =
+            Self { child, name, arguments, pid, raw, loader: None, entry: None, calls: 0, signal: None };
         launch.wait()?;
         let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
         ptrace::setoptions(raw, options).map_err(|errno| launch.failed(errno))?;
         launch.loader = loader(pid)?;
+        launch.stop_at_entry();
         Ok(launch)
+    }
+
+    /// Makes the command stop at the program's first instruction. Where the processor has no breakpoint to spare, or a virtual machine
+    /// none at all, the first system call from outside the loader has to do.
+    fn stop_at_entry(&mut self) {
+        let auxiliary = fs::read(self.pid.proc_file("auxv")).unwrap_or_default();
+        // Without a base address, the loader is the command, and the entry its own.
+        let is_loaded = auxiliary_value(&auxiliary, AT_BASE).is_some_and(|base| base != 0);
+        let Some(entry) = auxiliary_value(&auxiliary, AT_ENTRY).filter(|_| is_loaded) else { return };
+        let is_set =
+            self.set_debug_register(ADDRESS, entry.cast_signed()) && self.set_debug_register(CONTROL, FIRST);
+        self.entry = is_set.then_some(entry);
+    }
+
+    fn set_debug_register(&self, register: usize, value: i64) -> bool {
+        let offset = offset_of!(nix::libc::user, u_debugreg) + register * size_of::<u64>();
+        ptrace::write_user(self.raw, offset as *mut _, value).is_ok()
     }
 
     /// The command's PID.
@@ -117,8 +151,10 @@ impl Launch {
         while self.calls < MAX_LOADER_CALLS {
             self.calls += 1;
             ptrace::syscall(self.raw, self.signal.take()).map_err(|errno| self.failed(errno))?;
-            if !self.wait()? {
-                continue;
+            match self.wait()? {
+                Stop::SystemCall => {}
+                Stop::Entry => return Ok(Progress::Loaded),
+                Stop::Other => continue,
             }
             let registers = ptrace::getregs(self.raw).map_err(|errno| self.failed(errno))?;
             if !loader.contains(&registers.rip) {
@@ -135,22 +171,27 @@ impl Launch {
 
     /// Detaches from the command and lets it run.
     pub fn release(self) -> Result<Running, Error> {
+        // A breakpoint would outlast its debugger.
+        self.set_debug_register(CONTROL, 0);
         ptrace::detach(self.raw, self.signal).map_err(|errno| self.failed(errno))?;
         Ok(Running { child: self.child })
     }
 
-    /// Waits for the next stop. Returns true if it is at a system call.
-    fn wait(&mut self) -> Result<bool, Error> {
+    /// Waits for the next stop.
+    fn wait(&mut self) -> Result<Stop, Error> {
         match waitpid(self.raw, Some(WaitPidFlag::__WALL)).map_err(|errno| self.failed(errno))? {
-            WaitStatus::PtraceSyscall(_) => Ok(true),
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => Ok(false),
+            WaitStatus::PtraceSyscall(_) => Ok(Stop::SystemCall),
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {
+                let at = ptrace::getregs(self.raw).map_err(|errno| self.failed(errno))?.rip;
+                Ok(if self.entry == Some(at) { Stop::Entry } else { Stop::Other })
+            }
             WaitStatus::Stopped(_, signal) => {
                 self.signal = Some(signal);
-                Ok(false)
+                Ok(Stop::Other)
             }
             WaitStatus::Exited(_, code) => Err(self.ended(format!("exit status {code}"))),
             WaitStatus::Signaled(_, signal, _) => Err(self.ended(format!("killed by {signal}"))),
-            _ => Ok(false),
+            _ => Ok(Stop::Other),
         }
     }
 

@@ -11,6 +11,7 @@ mod frame_set;
 mod java;
 mod jit;
 mod native;
+mod sampler;
 mod signal;
 mod tail_calls;
 
@@ -180,8 +181,9 @@ impl ProcessNames<'_> {
         }
         let Some(raw) = read() else { return NamedStack::lost() };
         let generated = names.generated.remove(&row).unwrap_or_default();
-        let frames = names.native.frames(&raw, modules, &generated, steps, &mut names.distinct).into();
-        let named = NamedStack { status: raw.status, frames };
+        let mut frames = names.native.frames(&raw, modules, &generated, steps, &mut names.distinct);
+        sampler::remove(&mut frames);
+        let named = NamedStack { status: raw.status, frames: frames.into() };
         let index = row as usize;
         if index >= names.known.len() {
             names.known.resize(index + 1, None);

@@ -24,16 +24,17 @@ fn assert_exact(ended: &Ended) {
 #[test]
 fn a_command_is_counted_from_its_first_allocation_and_its_status_is_reported() {
     require_bpf!();
-    let early = compile::early().to_str().unwrap();
+    let of_musl = compile::early_of_musl();
+    for early in [compile::early(), &of_musl].map(|program| program.to_str().unwrap()) {
+        let ended = Ended::of(["--format", "json", "--", early, "7"]).assert_done();
 
-    let ended = Ended::of(["--format", "json", "--", early, "7"]).assert_done();
-
-    assert_exact(&ended);
-    assert!(
-        ended.stderr.iter().any(|line| line.ends_with("has ended: exit status: 7")),
-        "{:#?}",
-        ended.stderr
-    );
+        assert_exact(&ended);
+        assert!(
+            ended.stderr.iter().any(|line| line.ends_with("has ended: exit status: 7")),
+            "{:#?}",
+            ended.stderr
+        );
+    }
 }
 
 #[test]

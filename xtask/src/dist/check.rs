@@ -29,6 +29,7 @@ const NEEDED: [(&str, &str); 8] = [
 /// A release that was built.
 pub(super) struct Built<'a> {
     pub(super) release: &'a Release,
+    pub(super) sampler: &'a Path,
     pub(super) packages: &'a Packages,
     pub(super) image: &'a Path,
     pub(super) chart: &'a Path,
@@ -62,7 +63,7 @@ impl Built<'_> {
     /// Runs the binary in roots of other systems.
     fn try_roots(&self, root: Root) -> Result<()> {
         let old = old_system(root)?;
-        try_out(root, "roots.sh", &[&self.release.name(""), &old])
+        try_out(root, "roots.sh", &[&self.release.name(""), self.sampler, &old])
     }
 
     /// Checks each kind of file with the program that reads it.

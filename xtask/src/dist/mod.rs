@@ -48,14 +48,21 @@ pub(crate) fn dist(is_checked: bool) -> Result<ExitCode> {
     copy(&portable.debug_file, &release.name(".debug"))?;
     let sbom = parts::sbom(&release)?;
     let licences = parts::licences(&release)?;
-    tarball::pack(&release, &portable.program, &licences)?;
-    let packages = Packages::build(&release, &portable.program, &licences)?;
+    tarball::pack(&release, &portable, &licences)?;
+    let packages = Packages::build(&release, &portable, &licences)?;
     let image = image::build(&release, &portable.program, &licences)?;
     let chart = chart::pack(&release)?;
     release.write_checksums()?;
     if is_checked {
-        check::Built { release: &release, packages: &packages, image: &image, chart: &chart, sbom: &sbom }
-            .check()?;
+        check::Built {
+            release: &release,
+            sampler: &portable.sampler,
+            packages: &packages,
+            image: &image,
+            chart: &chart,
+            sbom: &sbom,
+        }
+        .check()?;
     }
     for file in release.files()? {
         let size = file.metadata().map_or(0, |file| file.len());
@@ -74,7 +81,7 @@ pub(crate) fn packages() -> Result<Packages> {
     let release = Release::begin(PARTS)?;
     let portable = portable::build(&release)?;
     let licences = parts::licences(&release)?;
-    Packages::build(&release, &portable.program, &licences)
+    Packages::build(&release, &portable, &licences)
 }
 
 impl Release {

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, copy, tools::Tool};
-use crate::{command::run, workspace};
+use super::{Release, copy, portable::Portable, tools::Tool};
+use crate::{command::run, preload, workspace};
 
 const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
 const CARGO_RPM: Tool = Tool { name: "cargo-generate-rpm", version: "0.21.1" };
@@ -27,11 +27,12 @@ pub(crate) struct Packages {
 
 impl Packages {
     /// Builds the packages.
-    pub(super) fn build(release: &Release, program: &Path, licences: &Path) -> Result<Self> {
+    pub(super) fn build(release: &Release, portable: &Portable, licences: &Path) -> Result<Self> {
         // The packagers look for what cargo would have built.
         let target = release.work.join("for-packages");
         fs::create_dir_all(target.join("release"))?;
-        copy(program, &target.join("release/jjleak"))?;
+        copy(&portable.program, &target.join("release/jjleak"))?;
+        copy(&portable.sampler, &target.join("release").join(preload::LIBRARY))?;
         copy(licences, &target.join("release/THIRD-PARTY-LICENSES.txt"))?;
         let version = release.version;
         let packages = Self {

@@ -37,7 +37,9 @@ pub(super) fn sbom(release: &Release) -> Result<PathBuf> {
     let written = workspace::root().join("jjleak").join(format!("{name}.json"));
     let text = fs::read_to_string(&written).with_context(|| format!("cannot read {}", written.display()))?;
     // It is written beside the manifest of each member.
-    for member in ["jjleak", "jjleak-common", "jjleak-ebpf", "jjleak-sampler", "tests/fuzz", "xtask"] {
+    for member in
+        ["jjleak", "jjleak-common", "jjleak-ebpf", "jjleak-preload", "jjleak-sampler", "tests/fuzz", "xtask"]
+    {
         let _ = fs::remove_file(workspace::root().join(member).join(format!("{name}.json")));
     }
     let sbom = release.folder.join(format!("jjleak-{}.cdx.json", release.version));

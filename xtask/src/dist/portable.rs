@@ -13,7 +13,7 @@ use crate::{
     apt,
     build::{OBJECT_VARIABLE, bpf_object},
     command::{self, announce, host_cargo, on_path, run},
-    workspace,
+    preload, workspace,
 };
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -24,10 +24,11 @@ const TARGET_VARIABLE: &str = "x86_64_unknown_linux_musl";
 /// The largest binary that is released.
 const MAX_BYTES: u64 = 20_000_000;
 
-/// The binary and its debug information.
+/// The binary, its debug information, and the library that samples malloc.
 pub(super) struct Portable {
     pub(super) program: PathBuf,
     pub(super) debug_file: PathBuf,
+    pub(super) sampler: PathBuf,
 }
 
 /// Builds the binary.
@@ -40,21 +41,26 @@ pub(super) fn build(release: &Release) -> Result<Portable> {
     // Paths of this machine would make each clone's binary another one. The last that fits counts.
     let places = [(&*cargo_home, "/cargo"), (workspace::root(), "/jjleak"), (&*target, "/target")];
     let renames = |flag: &str| places.map(|(from, to)| format!("{flag}={}={to}", from.display()));
+    let flags = renames("--remap-path-prefix").join("\x1f");
     run(host_cargo()
         .current_dir(workspace::root())
         .args(["build", "--locked", "--package", "jjleak", "--bin", "jjleak", "--profile", PROFILE])
         .args(["--target", TARGET])
-        .env("CARGO_ENCODED_RUSTFLAGS", renames("--remap-path-prefix").join("\x1f"))
+        .env("CARGO_ENCODED_RUSTFLAGS", &flags)
         .env(format!("CFLAGS_{TARGET_VARIABLE}"), renames("-ffile-prefix-map").join(" "))
         .env("SOURCE_DATE_EPOCH", &release.epoch)
         .env(OBJECT_VARIABLE, object))
     .context("cannot build the portable binary")?;
     let built = target.join(TARGET).join(PROFILE).join("jjleak");
-    split(release, &built)
+    let (program, debug_file) = split(release, &built)?;
+    let sampler = preload::build(&release.work, |cargo| {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
+    })?;
+    Ok(Portable { program, debug_file, sampler })
 }
 
 /// Splits the debug information off.
-fn split(release: &Release, built: &Path) -> Result<Portable> {
+fn split(release: &Release, built: &Path) -> Result<(PathBuf, PathBuf)> {
     let program = release.work.join("jjleak");
     let debug_file = release.work.join("jjleak.debug");
     let objcopy = |arguments: &[&str], from: &Path, to: &Path| {
@@ -66,7 +72,7 @@ fn split(release: &Release, built: &Path) -> Result<Portable> {
     objcopy(&["--strip-all", "--keep-section=.debug_frame", &link], built, &program)?;
     let bytes = fs::metadata(&program)?.len();
     ensure!(bytes <= MAX_BYTES, "the portable binary has {bytes} bytes: more than {MAX_BYTES}");
-    Ok(Portable { program, debug_file })
+    Ok((program, debug_file))
 }
 
 /// Installs the C library, and Rust's standard library for it.

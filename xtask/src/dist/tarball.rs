@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::Release;
+use super::{Release, portable::Portable};
 use crate::workspace;
 
 /// Files of the repository, and the folders in the archive that they go to.
-const FILES: [(&str, &[&str]); 9] = [
+const FILES: [(&str, &[&str]); 10] = [
     ("", &["deploy/install.sh", "README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]),
     ("etc", &["deploy/jjleak.toml"]),
     ("lib/systemd/system", &["deploy/systemd/jjleak.service"]),
@@ -22,10 +22,11 @@ const FILES: [(&str, &[&str]); 9] = [
     ("share/doc/jjleak", &["docs", "deploy/older-kernels", "deploy/prometheus", "deploy/grafana"]),
     ("share/completions", &["deploy/completions"]),
     ("bin", &[]),
+    ("lib/jjleak", &[]),
 ];
 
 /// Packs the archive.
-pub(super) fn pack(release: &Release, program: &Path, licences: &Path) -> Result<PathBuf> {
+pub(super) fn pack(release: &Release, portable: &Portable, licences: &Path) -> Result<PathBuf> {
     let name = format!("jjleak-{}-x86_64-linux", release.version);
     let root = release.work.join(&name);
     for (folder, sources) in FILES {
@@ -35,7 +36,8 @@ pub(super) fn pack(release: &Release, program: &Path, licences: &Path) -> Result
             copy(&workspace::root().join(source), &folder)?;
         }
     }
-    copy(program, &root.join("bin"))?;
+    copy(&portable.program, &root.join("bin"))?;
+    copy(&portable.sampler, &root.join("lib/jjleak"))?;
     copy(licences, &root)?;
     let archive = release.name(".tar.gz");
     release.tar("", &name, &archive)?;

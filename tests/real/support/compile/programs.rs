@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use super::{BOOKKEEPING, compile, compile_with};
+use crate::support::jjleak::PROGRAM;
 
 /// The C++ program that allocates more than is available, and catches the exception.
 pub(crate) fn exhaustion() -> &'static Path {
@@ -29,6 +30,12 @@ pub(crate) fn early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let units = ["early.c", "ledger/accounts.c", "ledger/sites.c"].map(str::to_owned);
     PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
+}
+
+/// The same with musl, whose loader is its C library.
+pub(crate) fn early_of_musl() -> PathBuf {
+    let units = ["early.c", "ledger/accounts.c", "ledger/sites.c"].map(str::to_owned);
+    compile_with("musl-gcc", "early-of-musl", &units, BOOKKEEPING)
 }
 
 /// The same without shared libraries.
@@ -280,23 +287,39 @@ pub(crate) fn sampling_in_rust() -> PathBuf {
     folder.join("release/examples/keeps")
 }
 
-/// The library that samples malloc in a command.
-pub(crate) fn sampler_to_preload() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sampler");
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jjleak-preload/Cargo.toml");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
-        cargo.arg("--target-dir").arg(&folder).env_remove("RUSTFLAGS");
-        assert!(cargo.status().unwrap().success(), "cannot build the library that samples");
-        folder.join("release/libjjleak_preload.so")
-    })
+/// The library that samples malloc in a command: beside jjleak, where `cargo xtask` builds it.
+pub(crate) fn sampler_to_preload() -> PathBuf {
+    let library = Path::new(PROGRAM).with_file_name("libjjleak_preload.so");
+    assert!(library.is_file(), "there is no {}: cargo xtask build --debug", library.display());
+    library
 }
 
 /// A program that allocates by every function of malloc.
 pub(crate) fn every_way() -> PathBuf {
     compile("every_way", &["every_way.c".to_owned()], &[BOOKKEEPING, &["-O1"]].concat())
+}
+
+/// The same with musl.
+pub(crate) fn every_way_of_musl() -> PathBuf {
+    compile_with(
+        "musl-gcc",
+        "every-way-of-musl",
+        &["every_way.c".to_owned()],
+        &[BOOKKEEPING, &["-O1"]].concat(),
+    )
+}
+
+/// A C++ program that allocates by every operator, with these flags.
+pub(crate) fn every_new(name: &str, flags: &[&str]) -> PathBuf {
+    compile_with("c++", name, &["every_new.cpp".to_owned()], &[&["-std=c++17", "-g", "-O1"], flags].concat())
+}
+
+/// A C program that loads a C++ library for itself alone, which allocates by every operator; and the library.
+pub(crate) fn loading_every_new() -> (PathBuf, PathBuf) {
+    (
+        compile_with("cc", "every-new-loader", &["every_new.cpp".to_owned()], &["-DLOADER", "-xc"]),
+        every_new("libevery-new.so", &["-DLIBRARY", "-shared", "-fPIC"]),
+    )
 }
 
 /// The same as a library, whose `main` a program can call.

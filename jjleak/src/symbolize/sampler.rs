@@ -1,0 +1,54 @@
+//! Innermost frames of jjleak's sampler, between the allocator's function and the probe: they are the same in all stacks of a program.
+
+use crate::snapshot::SharedFrame;
+
+/// Beginnings of its functions: of the crate, and of the library that is preloaded.
+const FUNCTIONS: [&str; 3] = ["jjleak_sampler::", "<jjleak_sampler::", "jjleak_preload::"];
+/// Beginning of the library's file name.
+const LIBRARY: &str = "libjjleak_preload";
+
+/// Removes them, so that a stack begins with the allocator's function: `malloc` of the library; elsewhere, the outermost of these frames,
+/// because the allocator's can be inlined.
+pub(super) fn remove(frames: &mut Vec<SharedFrame>) {
+    let is_of_sampler =
+        |frame: &SharedFrame| FUNCTIONS.iter().any(|beginning| frame.symbol.starts_with(beginning));
+    let innermost = frames.iter().take_while(|frame| is_of_sampler(frame)).count();
+    let is_of_library =
+        |frame: &SharedFrame| frame.module.rsplit('/').next().is_some_and(|file| file.starts_with(LIBRARY));
+    let removed = if frames.get(innermost).is_some_and(is_of_library) {
+        innermost
+    } else {
+        innermost.saturating_sub(1)
+    };
+    frames.drain(..removed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Frame;
+
+    fn remaining(symbols: &[&str], module: &str) -> Vec<String> {
+        let frame = |symbol: &&str| Frame {
+            symbol: (*symbol).to_owned(),
+            module: module.to_owned(),
+            ..Frame::default()
+        };
+        let mut frames: Vec<_> = symbols.iter().map(frame).map(SharedFrame::new).collect();
+        remove(&mut frames);
+        frames.iter().map(|frame| frame.symbol.clone()).collect()
+    }
+
+    #[test]
+    fn a_stack_begins_with_the_allocators_function() {
+        let stack = ["jjleak_sampler::probes::announce", "jjleak_preload::allocated", "malloc", "f"];
+        assert_eq!(remaining(&stack, "/usr/lib/jjleak/libjjleak_preload.so"), ["malloc", "f"]);
+        let alloc = "<jjleak_sampler::Sampler<A> as core::alloc::GlobalAlloc>::alloc";
+        assert_eq!(
+            remaining(&["jjleak_sampler::probes::announce", alloc, "f"], "/bin/service"),
+            [alloc, "f"]
+        );
+        assert_eq!(remaining(&["malloc", "jjleak_sampler::f"], "/bin/service").len(), 2);
+        assert!(remaining(&[], "").is_empty());
+    }
+}
