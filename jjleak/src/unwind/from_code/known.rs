@@ -5,15 +5,15 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use object::LittleEndian;
 use object::elf::{
     FileHeader64, PF_X, PT_LOAD, ProgramHeader64, R_X86_64_RELATIVE, SHF_EXECINSTR, SHT_DYNSYM, SHT_PROGBITS,
     SHT_SYMTAB, STT_FUNC, SectionHeader64,
 };
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
-use object::{LittleEndian, ReadRef};
 
 use super::{
-    Code, Gaps,
+    Code, Gaps, MAX_INSTRUCTION_BYTES,
     function::{Name, named},
     functions::MAX_FUNCTIONS,
 };
@@ -25,14 +25,30 @@ const MAX_SECTIONS: usize = 256;
 /// Maximum number of symbols, and of relocations, that are read.
 const MAX_ENTRIES: usize = 1 << 20;
 /// Maximum number of bytes of code that is searched for calls: a fraction of a second.
-const MAX_SEARCHED_BYTES: usize = 32 << 20;
+const MAX_SEARCHED_BYTES: u64 = 32 << 20;
 
 type Sections<'data> = SectionTable<'data, FileHeader64<LittleEndian>, Content<'data>>;
 
-/// Code of a module, and functions in it that are known from outside of the code.
+/// A section with code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Section {
+    pub(super) addresses: Range<u64>,
+    /// Place of the first one in the file.
+    offset: u64,
+}
+
+impl Section {
+    /// Place of some of its addresses in the file.
+    pub(super) fn range(&self, addresses: Range<u64>) -> Range<u64> {
+        let begin = self.offset + (addresses.start - self.addresses.start);
+        begin..begin + (addresses.end - addresses.start)
+    }
+}
+
+/// Functions that are known from outside of the code in the gaps.
 pub(super) struct Known<'data> {
-    /// Addresses and bytes of the executable segments.
-    pub(super) segments: Vec<(u64, &'data [u8])>,
+    pub(super) elf: Content<'data>,
+    pub(super) sections: Vec<Section>,
     /// Addresses of symbols of functions in the gaps, and the entry point.
     pub(super) certain: Vec<u64>,
     /// Relocated words that lead into the gaps: functions, or places in functions to jump to.
@@ -43,17 +59,12 @@ pub(super) struct Known<'data> {
 
 impl<'data> Known<'data> {
     /// Reads what a file says. A damaged table counts as none.
-    pub(super) fn locate(elf: Content<'data>, gaps: &Gaps) -> Option<Self> {
+    pub(super) fn locate(elf: Content<'data>, sections: Vec<Section>, gaps: &Gaps) -> Option<Self> {
         let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
-        let segments = code_segments(header, elf)?.filter_map(|segment| {
-            let bytes = elf.read_bytes_at(segment.p_offset(LittleEndian), segment.p_filesz(LittleEndian));
-            Some((segment.p_vaddr(LittleEndian), bytes.ok()?))
-        });
-        let segments = segments.take(MAX_SEGMENTS).collect();
         let table = header.sections(LittleEndian, elf).unwrap_or_default();
         let mut certain = vec![header.e_entry.get(LittleEndian)];
         let has_all = symbols(&table, elf, gaps, &mut certain);
-        Some(Self { doubtful: relocated(&table, elf, gaps), segments, certain, has_all })
+        Some(Self { doubtful: relocated(&table, elf, gaps), elf, sections, certain, has_all })
     }
 
     /// The functions in the gaps.
@@ -65,10 +76,10 @@ impl<'data> Known<'data> {
             return starts;
         }
         let mut left = MAX_SEARCHED_BYTES;
-        for (address, bytes) in &self.segments {
-            let bytes = &bytes[..bytes.len().min(left)];
-            left -= bytes.len();
-            search(*address, bytes, code, &mut starts);
+        for Section { addresses, offset } in &self.sections {
+            let length = (addresses.end - addresses.start).min(left);
+            left -= length;
+            search(self.elf, addresses.start, *offset..offset + length, code, &mut starts);
         }
         starts
     }
@@ -84,13 +95,13 @@ fn code_segments<'data>(
     }))
 }
 
-/// Addresses of the executable sections, sorted; of the segments if the file has no table of sections. Read-only data may share a
-/// segment with code.
-pub(super) fn code_sections(elf: Content<'_>) -> Option<Vec<Range<u64>>> {
+/// The executable sections, sorted by address; the segments if the file has no table of sections. Read-only data may share a segment
+/// with code.
+pub(super) fn code_sections(elf: Content<'_>) -> Option<Vec<Section>> {
     let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
     let segments = code_segments(header, elf)?.filter_map(|segment| {
-        let begin = segment.p_vaddr(LittleEndian);
-        Some(begin..begin.checked_add(segment.p_filesz(LittleEndian))?)
+        let (begin, length) = (segment.p_vaddr(LittleEndian), segment.p_filesz(LittleEndian));
+        section(begin, segment.p_offset(LittleEndian), length)
     });
     let segments: Vec<_> = segments.take(MAX_SEGMENTS).collect();
     let table = header.sections(LittleEndian, elf).unwrap_or_default();
@@ -99,16 +110,26 @@ pub(super) fn code_sections(elf: Content<'_>) -> Option<Vec<Range<u64>>> {
             && section.sh_flags(LittleEndian).contains(SHF_EXECINSTR)
     };
     let found = table.iter().filter(is_code).filter_map(|section| {
-        let begin = section.sh_addr(LittleEndian);
-        let end = begin.checked_add(section.sh_size(LittleEndian))?;
-        segments.iter().any(|segment| segment.start <= begin && end <= segment.end).then_some(begin..end)
+        let Section { addresses, .. } =
+            self::section(section.sh_addr(LittleEndian), 0, section.sh_size(LittleEndian))?;
+        let holds = |segment: &&Section| {
+            segment.addresses.start <= addresses.start && addresses.end <= segment.addresses.end
+        };
+        let offset = segments.iter().find(holds)?.range(addresses.clone()).start;
+        Some(Section { addresses, offset })
     });
     let mut sections: Vec<_> = found.take(MAX_SECTIONS).collect();
     if sections.is_empty() {
         sections = segments;
     }
-    sections.sort_unstable_by_key(|section| section.start);
+    sections.sort_unstable_by_key(|section| section.addresses.start);
     Some(sections)
+}
+
+/// Some code; `None` if it reaches beyond all addresses.
+fn section(begin: u64, offset: u64, length: u64) -> Option<Section> {
+    offset.checked_add(length)?;
+    Some(Section { addresses: begin..begin.checked_add(length)?, offset })
 }
 
 /// Adds the addresses of functions. Returns true if they are all.
@@ -144,15 +165,27 @@ fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>, gaps: &Gaps) -
 
 /// Adds the functions in gaps that code with call frame information calls, or takes the address of. Such code has no data in it:
 /// instructions are decoded one after the other.
-fn search(address: u64, bytes: &[u8], code: &Code<'_>, starts: &mut BTreeSet<u64>) {
-    let mut decoder = Decoder::with_ip(u64::BITS, bytes, address, DecoderOptions::NONE);
+fn search(elf: Content<'_>, address: u64, range: Range<u64>, code: &Code<'_>, starts: &mut BTreeSet<u64>) {
+    let end = address + (range.end - range.start);
     let mut instruction = Instruction::default();
-    while decoder.can_decode() && starts.len() < MAX_FUNCTIONS {
-        let at = decoder.ip();
-        decoder.decode_out(&mut instruction);
-        let target = named(&instruction).map(Name::address).filter(|target| code.gaps.contains(*target));
-        if let Some(target) = target.filter(|_| !code.gaps.contains(at)) {
-            starts.insert(target);
+    // Address of the next instruction: the last one of a piece can end in the next piece.
+    let mut next = address;
+    // What cannot be read says nothing.
+    let _ = elf.visit(range, MAX_INSTRUCTION_BYTES, |offset, piece| {
+        let begin = address + offset;
+        let behind = begin + piece.len() as u64;
+        let decoded = if behind == end { end } else { behind - MAX_INSTRUCTION_BYTES as u64 };
+        let skipped = usize::try_from(next.saturating_sub(begin)).unwrap_or(usize::MAX);
+        let Some(bytes) = piece.get(skipped..) else { return };
+        let mut decoder = Decoder::with_ip(u64::BITS, bytes, next, DecoderOptions::NONE);
+        while decoder.can_decode() && decoder.ip() < decoded && starts.len() < MAX_FUNCTIONS {
+            let at = decoder.ip();
+            decoder.decode_out(&mut instruction);
+            let target = named(&instruction).map(Name::address).filter(|target| code.gaps.contains(*target));
+            if let Some(target) = target.filter(|_| !code.gaps.contains(at)) {
+                starts.insert(target);
+            }
         }
-    }
+        next = decoder.ip();
+    });
 }

@@ -31,7 +31,7 @@ use jjleak_common::unwind::{Row, RowKind};
 use self::{
     frame::Frame,
     functions::Described,
-    known::{Known, code_sections},
+    known::{Known, Section, code_sections},
 };
 use super::{
     Error, MAX_ROWS,
@@ -43,11 +43,18 @@ use crate::file_content::Content;
 /// Code without call frame information below this size is the linker's and the compiler's own: tables of procedures, start and end
 /// of the program. Nothing allocates in it.
 const MIN_GAP_BYTES: u64 = 2048;
+/// Code beyond this size is not read: it stays in memory meanwhile. Files with more are built without call frame information, such as
+/// Debian's Chromium, and their stacks go on by frame pointers.
+const MAX_GAP_BYTES: u64 = 24 << 20;
+/// Alignment of functions: shorter gaps are padding. Large libraries have it everywhere, and all of their code would be read for it.
+const ALIGNMENT: u64 = 16;
+/// Length of the longest instruction, which can begin in a gap and end behind it.
+const MAX_INSTRUCTION_BYTES: usize = 15;
 
-/// Executable code of a module, with the parts that nothing else describes.
+/// The parts of a module's code that nothing else describes.
 struct Code<'data> {
-    /// Addresses and bytes of the segments.
-    segments: Vec<(u64, &'data [u8])>,
+    /// Their addresses and bytes, sorted.
+    bytes: Vec<(u64, &'data [u8])>,
     gaps: Gaps,
 }
 
@@ -67,13 +74,22 @@ impl Gaps {
 }
 
 impl<'data> Code<'data> {
+    /// Reads the code in gaps of these sections.
+    fn read(elf: Content<'data>, sections: &[Section], gaps: Gaps) -> Self {
+        let read = |gap: &Range<u64>| {
+            let section = sections.iter().find(|section| section.addresses.contains(&gap.start))?;
+            let end = gap.end.saturating_add(MAX_INSTRUCTION_BYTES as u64).min(section.addresses.end);
+            Some((gap.start, elf.get(section.range(gap.start..end))?))
+        };
+        Self { bytes: gaps.0.iter().filter_map(read).collect(), gaps }
+    }
+
     /// A decoder from an address on; `None` if there is no code.
     fn decoder(&self, address: u64) -> Option<Decoder<'data>> {
-        self.segments.iter().find_map(|(begin, bytes)| {
-            let distance = usize::try_from(address.checked_sub(*begin)?).ok()?;
-            let bytes = bytes.get(distance..).filter(|bytes| !bytes.is_empty())?;
-            Some(Decoder::with_ip(u64::BITS, bytes, address, DecoderOptions::NONE))
-        })
+        let following = self.bytes.partition_point(|(begin, _)| *begin <= address);
+        let (begin, bytes) = self.bytes.get(following.checked_sub(1)?)?;
+        let bytes = bytes.get(usize::try_from(address - begin).ok()?..).filter(|bytes| !bytes.is_empty())?;
+        Some(Decoder::with_ip(u64::BITS, bytes, address, DecoderOptions::NONE))
     }
 }
 
@@ -83,11 +99,11 @@ impl Entries<'_> {
         let Some(sections) = code_sections(elf) else { return Ok(()) };
         let gaps = self.gaps(&sections);
         // Code is read only if it has to be.
-        if gaps.bytes() < MIN_GAP_BYTES {
+        if !(MIN_GAP_BYTES..=MAX_GAP_BYTES).contains(&gaps.bytes()) {
             return Ok(());
         }
-        let Some(known) = Known::locate(elf, &gaps) else { return Ok(()) };
-        let code = Code { segments: known.segments.clone(), gaps };
+        let Some(known) = Known::locate(elf, sections.clone(), &gaps) else { return Ok(()) };
+        let code = Code::read(elf, &sections, gaps);
         self.add_described(&functions::describe(&code, &known))
     }
 
@@ -117,14 +133,14 @@ impl Entries<'_> {
     }
 
     /// Addresses of code that no entry describes, in these sections.
-    fn gaps(&self, sections: &[Range<u64>]) -> Gaps {
+    fn gaps(&self, sections: &[Section]) -> Gaps {
         let mut described: Vec<_> = self.spans.iter().map(|span| span.addresses.clone()).collect();
         described.sort_unstable_by_key(|addresses| addresses.start);
         let start = self.text.start();
         let described: Vec<_> =
             described.iter().map(|it| start + u64::from(it.start)..start + u64::from(it.end)).collect();
         let mut gaps = Vec::new();
-        for section in sections {
+        for Section { addresses: section, .. } in sections {
             let mut at = section.start;
             // Entries may overlap, but an entry before the section ends before it.
             let first = described.partition_point(|it| it.start < section.start).saturating_sub(1);
@@ -138,6 +154,7 @@ impl Entries<'_> {
                 gaps.push(at..section.end);
             }
         }
+        gaps.retain(|gap| gap.end - gap.start >= ALIGNMENT);
         Gaps(gaps)
     }
 }

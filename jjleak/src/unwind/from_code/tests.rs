@@ -9,23 +9,23 @@ use jjleak_common::unwind::{Row, RowKind, SavedFp};
 use super::functions::{self, Described};
 use super::known::{Known, code_sections};
 use super::{Code, Gaps};
-use crate::file_content::Content;
-use crate::unwind::compile_described;
+use crate::file_content::{Content, LazyFile};
+use crate::unwind::{compile, compile_described};
 
 const BEGIN: u64 = 0x1000;
 
 /// Rows of the code by offset. A function begins at its beginning, and others at `starts`.
 fn rows(code: &[u8], starts: &[u64]) -> Vec<(u64, Row)> {
     let end = BEGIN + code.len() as u64;
-    let segments = vec![(BEGIN, code)];
     let known = Known {
-        segments: segments.clone(),
+        elf: Content::from(code),
+        sections: Vec::new(),
         certain: starts.iter().map(|offset| BEGIN + offset).chain([BEGIN]).collect(),
         doubtful: HashSet::new(),
         has_all: true,
     };
     let gaps = Gaps(std::iter::once(BEGIN..end).collect());
-    let described = functions::describe(&Code { segments, gaps }, &known);
+    let described = functions::describe(&Code { bytes: vec![(BEGIN, code)], gaps }, &known);
     described.iter().map(|it| (it.address - BEGIN, it.row)).collect()
 }
 
@@ -119,9 +119,10 @@ fn compare(path: &Path) -> (u32, u32) {
     let file = fs::read(path).unwrap();
     let elf = Content::from(&*file);
     let described = compile_described(elf).unwrap();
-    let gaps = Gaps(code_sections(elf).unwrap());
-    let known = Known::locate(elf, &gaps).unwrap();
-    let code = Code { segments: known.segments.clone(), gaps };
+    let sections = code_sections(elf).unwrap();
+    let gaps = Gaps(sections.iter().map(|section| section.addresses.clone()).collect());
+    let known = Known::locate(elf, sections.clone(), &gaps).unwrap();
+    let code = Code::read(elf, &sections, gaps);
     let (mut agreeing, mut disagreeing) = (0, 0);
     for Described { address, row: found, .. } in functions::describe(&code, &known) {
         let Some(row) = described.find(address) else { continue };
@@ -146,4 +147,17 @@ fn rows_from_code_are_those_of_the_call_frame_information() {
     let own = std::env::current_exe().unwrap();
     let (agreeing, disagreeing) = compare(&own);
     assert!(agreeing > 100_000 && disagreeing * 10_000 < agreeing, "{agreeing}, {disagreeing}");
+}
+
+#[test]
+fn padding_between_functions_does_not_make_all_code_be_read() {
+    let own = fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let file = LazyFile::new(&own).unwrap();
+    let elf = Content::from(&file);
+
+    compile(elf).unwrap();
+
+    let held = file.held().iter().filter(|is_held| **is_held).count() as u64 * (64 << 10);
+    let code: u64 = code_sections(elf).unwrap().iter().map(|it| it.addresses.end - it.addresses.start).sum();
+    assert!(held * 2 < code, "{held} of {code} bytes");
 }
