@@ -174,11 +174,11 @@ fn search(elf: Content<'_>, address: u64, range: Range<u64>, code: &Code<'_>, st
     let _ = elf.visit(range, MAX_INSTRUCTION_BYTES, |offset, piece| {
         let begin = address + offset;
         let behind = begin + piece.len() as u64;
-        let decoded = if behind == end { end } else { behind - MAX_INSTRUCTION_BYTES as u64 };
+        let limit = if behind == end { end } else { behind - MAX_INSTRUCTION_BYTES as u64 };
         let skipped = usize::try_from(next.saturating_sub(begin)).unwrap_or(usize::MAX);
         let Some(bytes) = piece.get(skipped..) else { return };
         let mut decoder = Decoder::with_ip(u64::BITS, bytes, next, DecoderOptions::NONE);
-        while decoder.can_decode() && decoder.ip() < decoded && starts.len() < MAX_FUNCTIONS {
+        while decoder.can_decode() && decoder.ip() < limit && starts.len() < MAX_FUNCTIONS {
             let at = decoder.ip();
             decoder.decode_out(&mut instruction);
             let target = named(&instruction).map(Name::address).filter(|target| code.gaps.contains(*target));
