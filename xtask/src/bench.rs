@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, MEASURING_OBJECT_VARIABLE, OBJECT_VARIABLE},
     command::{announce, host_cargo, run},
-    prerequisites,
+    preload, prerequisites,
     sudo::Root,
     test::set_runner,
     workspace, world,
@@ -23,6 +23,7 @@ pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
     prerequisites::for_benchmarks()?;
     let programs = world::install_for_benchmarks()?;
     let (object, measuring) = (build::bpf_object()?, build::measuring_object()?);
+    preload::build(&workspace::target()?.join("release"), |_| {})?;
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
     cargo.current_dir(workspace::root()).args([

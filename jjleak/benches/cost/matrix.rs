@@ -8,16 +8,18 @@ use crate::options::Options;
 use crate::report::{Fact, Matrix, Section, ToolRow};
 use crate::subjects::{Buffers, Calls, LIBC, MICRO, Redis, Subject, compiler, python, sqlite};
 use crate::timings::{Figure, Timings};
-use crate::tools::{BARE, BPFTRACE, JJLEAK, TOOLS, Tool, UNTRACED};
+use crate::tools::{BARE, BPFTRACE, JJLEAK, SAMPLED, SAMPLER, TOOLS, Tool, UNTRACED};
 
 /// Rounds per timing: some ten milliseconds with probes, long beside the clock's resolution, short beside other load.
 const ROUNDS: usize = 5_000;
-/// Rounds per timing without probes, which take nanoseconds each.
+/// Rounds per timing without traps, which take nanoseconds each.
 const UNTRACED_ROUNDS: usize = 200_000;
 /// Timings per workload and turn.
 const TIMINGS: usize = 5;
 /// Maximum overhead relative to a bpftrace script.
 const OF_BPFTRACE: f64 = 0.25;
+/// Maximum cost of the preloaded sampler, in nanoseconds per round and relative to the untraced program.
+const SAMPLERS: [(&str, f64, f64); 2] = [(SAMPLER, 3., 1.005), (SAMPLED, 6., 1.01)];
 
 /// Timings of a tool.
 struct Taken {
@@ -42,7 +44,8 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
     };
     let workloads = MICRO.iter().map(|micro| micro.name.to_owned()).collect();
     let matrix = measure(options, "ns per round", workloads, |tool| tool.is_for_calls, turn);
-    let facts = beside_bare(&matrix).chain(beside_bpftrace(&matrix)).collect();
+    let facts =
+        beside_bare(&matrix).chain(beside_bpftrace(&matrix)).chain(added_by_samplers(&matrix)).collect();
     Ok(Section {
         title: "Allocator calls".to_owned(),
         says: "A round is `malloc` and `free`: 64 bytes, 8 frames and one thread, unless the column says otherwise. In the \
@@ -79,7 +82,7 @@ pub(crate) fn programs(options: &Options) -> Result<Section> {
     };
     let workloads = subjects.iter().map(|subject| subject.name()).collect();
     let matrix = measure(options, "seconds", workloads, |tool| tool.is_for_programs, turn);
-    let facts = beside_bpftrace(&matrix).collect();
+    let facts = beside_bpftrace(&matrix).chain(samplers_beside_untraced(&matrix)).collect();
     Ok(Section {
         title: "Programs".to_owned(),
         says: "Time from the program's first instruction (server and JVM: from the first request) to the end of its work, \
@@ -97,7 +100,7 @@ fn call(taken: &mut Taken, rounds: usize, timings: usize) -> Result<()> {
     let (environment, _prepared) = taken.tool.prepare()?;
     let mut program = Calls::start(&environment)?;
     let _at_work = taken.tool.attach(program.pid(), LIBC.as_ref())?;
-    let rounds = if taken.tool.name == UNTRACED { UNTRACED_ROUNDS } else { rounds };
+    let rounds = if taken.tool.is_without_traps() { UNTRACED_ROUNDS } else { rounds };
     for (micro, taken) in MICRO.iter().zip(&mut taken.timings) {
         for _ in 0..timings {
             taken.0.push(program.time(*micro, rounds)?);
@@ -163,6 +166,28 @@ fn beside_bpftrace(matrix: &Matrix) -> impl Iterator<Item = Fact> {
     matrix.workloads.iter().enumerate().map(|(workload, name)| {
         let ratio = matrix.added(JJLEAK, workload).zip(matrix.added(BPFTRACE, workload));
         fact(format!("overhead of jjleak relative to bpftrace: {name}"), ratio).at_most(OF_BPFTRACE)
+    })
+}
+
+/// Time that the sampler adds to each workload of calls.
+fn added_by_samplers(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+    each_sampler(matrix).map(|((tool, most, _), workload, name)| {
+        let added = matrix.added(tool, workload).map(Figure::of);
+        Fact::new(format!("added by {tool}: {name}"), "ns", added).at_most(most)
+    })
+}
+
+/// Time of programs with the sampler relative to that without.
+fn samplers_beside_untraced(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+    each_sampler(matrix).map(|((tool, _, most), workload, name)| {
+        let ratio = matrix.median(tool, workload).zip(matrix.median(UNTRACED, workload));
+        fact(format!("{tool} relative to untraced: {name}"), ratio).at_most(most)
+    })
+}
+
+fn each_sampler(matrix: &Matrix) -> impl Iterator<Item = ((&'static str, f64, f64), usize, &String)> {
+    SAMPLERS.into_iter().flat_map(|sampler| {
+        matrix.workloads.iter().enumerate().map(move |(workload, name)| (sampler, workload, name))
     })
 }
 

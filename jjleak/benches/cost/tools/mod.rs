@@ -4,7 +4,7 @@ mod bpftrace;
 mod heaptrack;
 mod jjleak;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::jjleak::allocators::CallFollowing;
 use ::jjleak::attach::Programs;
@@ -19,6 +19,8 @@ pub(crate) const UNTRACED: &str = "untraced";
 pub(crate) const BARE: &str = "bare probes at jjleak's sites";
 pub(crate) const JJLEAK: &str = "jjleak";
 pub(crate) const BPFTRACE: &str = "bpftrace";
+pub(crate) const SAMPLER: &str = "preloaded sampler, no consumer";
+pub(crate) const SAMPLED: &str = "jjleak --sampled, one sample in 512 KiB";
 
 /// A tool to run a program with.
 pub(crate) struct Tool {
@@ -36,6 +38,8 @@ enum Kind {
     Nothing,
     Bare(Sites),
     Jjleak(&'static [&'static str]),
+    /// The library that samples malloc; true with jjleak as its consumer.
+    Sampler(bool),
     Bpftrace,
     Heaptrack,
     /// Value of `MALLOC_CONF`.
@@ -49,7 +53,7 @@ const fn tool(name: &'static str, kind: Kind) -> Tool {
 const AROUND: Sites = Sites::Chosen(CallFollowing::EntryAndReturn);
 
 /// All tools in the order of execution.
-pub(crate) const TOOLS: [Tool; 14] = [
+pub(crate) const TOOLS: [Tool; 16] = [
     tool(UNTRACED, Kind::Nothing),
     tool("bare probes at the functions' entries", Kind::Bare(Sites::Entries)),
     tool(BARE, Kind::Bare(Sites::Chosen(CallFollowing::Inside))),
@@ -63,6 +67,8 @@ pub(crate) const TOOLS: [Tool; 14] = [
     tool("jjleak -s 100", Kind::Jjleak(&["-s", "100"])),
     // Its cost depends on the window, and windows are longer than a timing of calls.
     Tool { is_for_calls: false, ..tool("jjleak --max-overhead 5", Kind::Jjleak(&["--max-overhead", "5"])) },
+    tool(SAMPLER, Kind::Sampler(false)),
+    tool(SAMPLED, Kind::Sampler(true)),
     tool(BPFTRACE, Kind::Bpftrace),
     tool("heaptrack", Kind::Heaptrack),
     tool("jemalloc, profiling off", Kind::Jemalloc("prof:false")),
@@ -81,6 +87,11 @@ impl AtWork for Nothing {}
 impl AtWork for Attached {}
 
 impl Tool {
+    /// Returns true if a call takes nanoseconds with it, not microseconds.
+    pub(crate) const fn is_without_traps(&self) -> bool {
+        matches!(self.kind, Kind::Nothing | Kind::Sampler(_))
+    }
+
     /// Starts what must run before the program; also returns the program's environment.
     pub(crate) fn prepare(&self) -> Result<(Environment, Box<dyn AtWork>)> {
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -88,6 +99,13 @@ impl Tool {
             Kind::Heaptrack => {
                 let heaptrack = heaptrack::Heaptrack::start()?;
                 Ok((heaptrack.environment(), Box::new(heaptrack)))
+            }
+            Kind::Sampler(_) => {
+                let library = sampler();
+                if !library.exists() {
+                    return Err(format!("{} is missing", library.display()).into());
+                }
+                Ok((vec![variable("LD_PRELOAD", &library.to_string_lossy())], Box::new(Nothing)))
             }
             Kind::Jemalloc(_) if !Path::new(JEMALLOC).exists() => {
                 Err(format!("{JEMALLOC} is missing").into())
@@ -103,10 +121,16 @@ impl Tool {
     /// Attaches to a running program whose `malloc` is in this library.
     pub(crate) fn attach(&self, pid: u32, allocator: &Path) -> Result<Box<dyn AtWork>> {
         Ok(match self.kind {
-            Kind::Nothing | Kind::Heaptrack | Kind::Jemalloc(_) => Box::new(Nothing),
+            Kind::Nothing | Kind::Sampler(false) | Kind::Heaptrack | Kind::Jemalloc(_) => Box::new(Nothing),
+            Kind::Sampler(true) => Box::new(Jjleak::attach(pid, &["--sampled"])?),
             Kind::Bare(sites) => Box::new(Attached::to(pid, Programs::Bare, sites)?),
             Kind::Jjleak(options) => Box::new(Jjleak::attach(pid, options)?),
             Kind::Bpftrace => Box::new(bpftrace::Bpftrace::attach(pid, allocator)?),
         })
     }
+}
+
+/// The library that samples malloc, beside jjleak.
+fn sampler() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_jjleak")).with_file_name("libjjleak_preload.so")
 }
