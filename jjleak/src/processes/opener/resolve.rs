@@ -12,6 +12,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 /// Symbolic links that are followed for a path, as in Linux.
 const MAX_LINKS: usize = 40;
@@ -42,7 +43,8 @@ pub(super) fn find(root: BorrowedFd<'_>, path: &Path, last: LastLink) -> io::Res
             continue;
         }
         links += 1;
-        if links > MAX_LINKS {
+        // Links of procfs lead to files of jjleak, or out of the root.
+        if links > MAX_LINKS || fstatfs(&next)?.filesystem_type() == PROC_SUPER_MAGIC {
             return Err(Errno::ELOOP.into());
         }
         let target = readlinkat(&next, "")?;
