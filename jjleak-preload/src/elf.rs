@@ -7,35 +7,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 use libc::dl_phdr_info;
+use object::elf::{
+    DT_GNU_HASH, DT_HASH, DT_NULL, DT_STRTAB, DT_SYMTAB, DT_VERSYM, Dyn64, GnuHashHeader, HashHeader,
+    SHN_UNDEF, STT_GNU_IFUNC, Sym64, VERSYM_HIDDEN, gnu_hash, hash,
+};
+use object::{LittleEndian, U32};
 
-const DT_NULL: u64 = 0;
-const DT_HASH: u64 = 4;
-const DT_STRTAB: u64 = 5;
-const DT_SYMTAB: u64 = 6;
-const DT_VERSYM: u64 = 0x6fff_fff0;
-const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// Bit of a `DT_VERSYM` entry: an old version, which names without a version do not mean.
-const VERSYM_HIDDEN: u16 = 1 << 15;
-const SHN_UNDEF: u16 = 0;
-const STT_GNU_IFUNC: u8 = 10;
-
-/// Entry of a dynamic section (`Elf64_Dyn`).
-#[repr(C)]
-struct Dynamic {
-    tag: u64,
-    value: usize,
-}
-
-/// Entry of a symbol table (`Elf64_Sym`).
-#[repr(C)]
-struct Symbol {
-    name: u32,
-    info: u8,
-    other: u8,
-    section: u16,
-    value: usize,
-    size: u64,
-}
+type Symbol = Sym64<LittleEndian>;
 
 /// Search for a function in the loaded libraries.
 struct Search<'a> {
@@ -92,16 +70,14 @@ unsafe fn segments(library: &dl_phdr_info, kind: u32) -> impl Iterator<Item = (u
     })
 }
 
-/// Symbol table of a library, with what finds a name in it.
+/// Tables that a library is linked by; null for those that it lacks.
 struct Tables {
     base: usize,
     symbols: *const Symbol,
     names: *const c_char,
-    /// Null without versions.
     versions: *const u16,
-    /// Either can be null.
-    gnu_hash: *const u32,
-    hash: *const u32,
+    gnu_hash: *const GnuHashHeader<LittleEndian>,
+    hash: *const HashHeader<LittleEndian>,
 }
 
 impl Tables {
@@ -119,22 +95,23 @@ impl Tables {
             gnu_hash: ptr::null(),
             hash: ptr::null(),
         };
-        let mut entry = dynamic as *const Dynamic;
-        // SAFETY: entries up to the one that ends them.
-        while let Dynamic { tag, value } = unsafe { &*entry }
-            && *tag != DT_NULL
-        {
+        let mut entry = dynamic as *const Dyn64<LittleEndian>;
+        loop {
+            // SAFETY: the entry that ends the table was not passed.
+            let (tag, value) =
+                unsafe { ((*entry).d_tag.get(LittleEndian), (*entry).d_val.get(LittleEndian) as usize) };
             // glibc has made addresses of the offsets, except in the kernel's library (vdso); musl leaves them.
-            let place = if *value < base { base + *value } else { *value };
-            match *tag {
-                DT_SYMTAB => tables.symbols = place as *const Symbol,
-                DT_STRTAB => tables.names = place as *const c_char,
-                DT_VERSYM => tables.versions = place as *const u16,
-                DT_GNU_HASH => tables.gnu_hash = place as *const u32,
-                DT_HASH => tables.hash = place as *const u32,
+            let place = if value < base { base + value } else { value };
+            match tag {
+                DT_NULL => break,
+                DT_SYMTAB => tables.symbols = place as *const _,
+                DT_STRTAB => tables.names = place as *const _,
+                DT_VERSYM => tables.versions = place as *const _,
+                DT_GNU_HASH => tables.gnu_hash = place as *const _,
+                DT_HASH => tables.hash = place as *const _,
                 _ => {}
             }
-            // SAFETY: the one that ends them was not seen.
+            // SAFETY: as above.
             entry = unsafe { entry.add(1) };
         }
         (!tables.symbols.is_null() && !tables.names.is_null()).then_some(tables)
@@ -146,38 +123,29 @@ impl Tables {
     /// The library must be loaded.
     unsafe fn function(&self, name: &CStr) -> *mut c_void {
         // SAFETY: as promised by the caller.
-        unsafe {
-            if !self.gnu_hash.is_null() {
-                self.by_gnu_hash(name)
-            } else if !self.hash.is_null() {
-                self.by_hash(name)
-            } else {
-                ptr::null_mut()
-            }
-        }
+        let found = unsafe { self.by_gnu_hash(name).or_else(|| self.by_hash(name)) };
+        // SAFETY: a symbol of the table.
+        found.map_or(ptr::null_mut(), |index| unsafe { self.address(index) })
     }
 
-    /// Looks a name up in a table of `DT_GNU_HASH`, without its filter: numbers of buckets and of words of the filter, and index of the first
-    /// symbol; the filter; the buckets; and a chain of hashes, whose lowest bit ends a bucket.
-    unsafe fn by_gnu_hash(&self, name: &CStr) -> *mut c_void {
-        let hash = name
-            .to_bytes()
-            .iter()
-            .fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: a table as the linker wrote it.
+    /// Index of a symbol by the table of `DT_GNU_HASH`: a filter, which is left out; the first symbol of each bucket; and for each symbol its
+    /// hash, whose lowest bit ends a bucket.
+    unsafe fn by_gnu_hash(&self, name: &CStr) -> Option<usize> {
+        // SAFETY: null, or a table as the linker wrote it.
         unsafe {
-            let [buckets, first, words] = [0, 1, 2].map(|index| *self.gnu_hash.add(index) as usize);
-            if buckets == 0 {
-                return ptr::null_mut();
-            }
-            let bucket = self.gnu_hash.add(4 + words * 2);
+            let header = self.gnu_hash.as_ref()?;
+            let [buckets, first, words] = [header.bucket_count, header.symbol_base, header.bloom_count]
+                .map(|number| number.get(LittleEndian) as usize);
+            let hash = gnu_hash(name.to_bytes());
+            let filter = self.gnu_hash.add(1).cast::<U32<LittleEndian>>();
+            let bucket = filter.add(words * 2);
             let chain = bucket.add(buckets);
-            let mut index = *bucket.add(hash as usize % buckets) as usize;
-            // 0 is an empty bucket.
+            let mut index = (*bucket.add((hash as usize).checked_rem(buckets)?)).get(LittleEndian) as usize;
+            // An empty bucket has 0.
             while index >= first.max(1) {
-                let of_symbol = *chain.add(index - first);
+                let of_symbol = (*chain.add(index - first)).get(LittleEndian);
                 if of_symbol | 1 == hash | 1 && self.is_named(index, name) {
-                    return self.address(index);
+                    return Some(index);
                 }
                 if of_symbol & 1 == 1 {
                     break;
@@ -185,42 +153,36 @@ impl Tables {
                 index += 1;
             }
         }
-        ptr::null_mut()
+        None
     }
 
-    /// Looks a name up in a table of `DT_HASH`: numbers of buckets and of symbols, the buckets, and for each symbol the next one of its bucket.
-    unsafe fn by_hash(&self, name: &CStr) -> *mut c_void {
-        let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
-            let hash = (hash << 4).wrapping_add(u32::from(*byte));
-            (hash ^ (hash >> 24 & 0xf0)) & 0x0fff_ffff
-        });
-        // SAFETY: a table as the linker wrote it.
+    /// Index of a symbol by the table of `DT_HASH`: the first symbol of each bucket, and for each symbol the next one of its bucket.
+    unsafe fn by_hash(&self, name: &CStr) -> Option<usize> {
+        // SAFETY: null, or a table as the linker wrote it.
         unsafe {
-            let buckets = *self.hash as usize;
-            if buckets == 0 {
-                return ptr::null_mut();
-            }
-            let bucket = self.hash.add(2);
+            let buckets = self.hash.as_ref()?.bucket_count.get(LittleEndian) as usize;
+            let bucket = self.hash.add(1).cast::<U32<LittleEndian>>();
             let chain = bucket.add(buckets);
-            let mut index = *bucket.add(hash as usize % buckets) as usize;
+            let mut index = (*bucket.add((hash(name.to_bytes()) as usize).checked_rem(buckets)?))
+                .get(LittleEndian) as usize;
             while index != 0 {
                 if self.is_named(index, name) {
-                    return self.address(index);
+                    return Some(index);
                 }
-                index = *chain.add(index) as usize;
+                index = (*chain.add(index)).get(LittleEndian) as usize;
             }
         }
-        ptr::null_mut()
+        None
     }
 
-    /// Returns true if a symbol is defined under a name.
+    /// Returns true if a symbol is defined under a name. Old versions of symbols are hidden: a name without a version does not mean them.
     unsafe fn is_named(&self, index: usize, name: &CStr) -> bool {
         // SAFETY: a symbol of the table, its version, and its name, which is terminated.
         unsafe {
             let symbol = &*self.symbols.add(index);
-            symbol.section != SHN_UNDEF
-                && (self.versions.is_null() || *self.versions.add(index) & VERSYM_HIDDEN == 0)
-                && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
+            symbol.st_shndx.get(LittleEndian) != SHN_UNDEF
+                && (self.versions.is_null() || *self.versions.add(index) & VERSYM_HIDDEN.0 == 0)
+                && CStr::from_ptr(self.names.add(symbol.st_name.get(LittleEndian) as usize)) == name
         }
     }
 
@@ -228,8 +190,8 @@ impl Tables {
     unsafe fn address(&self, index: usize) -> *mut c_void {
         // SAFETY: a symbol of the table.
         let symbol = unsafe { &*self.symbols.add(index) };
-        let address = (self.base + symbol.value) as *mut c_void;
-        if symbol.info & 0xf == STT_GNU_IFUNC {
+        let address = (self.base + symbol.st_value.get(LittleEndian) as usize) as *mut c_void;
+        if symbol.st_type() == STT_GNU_IFUNC {
             // SAFETY: the symbol is a function that returns the address of the one to call.
             let choose: extern "C" fn() -> *mut c_void = unsafe { std::mem::transmute(address) };
             return choose();

@@ -111,7 +111,7 @@ fn call(taken: &mut Taken, rounds: usize, timings: usize) -> Result<()> {
 
 fn run(tool: &Tool, subject: &dyn Subject) -> Result<f64> {
     let (environment, _prepared) = tool.prepare()?;
-    let mut running = subject.start(&environment)?;
+    let mut running = subject.start(&environment, tool.waiting(&environment))?;
     let _at_work = tool.attach(running.pid(), subject.allocator())?;
     running.run()
 }

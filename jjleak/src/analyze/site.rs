@@ -40,7 +40,7 @@ const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
 const PURPOSE: &str = "allocat";
 
 /// Name prefixes of functions that return what they have allocated, or grow a container.
-const HELPER_PREFIXES: [&str; 45] = [
+const HELPER_PREFIXES: [&str; 40] = [
     "operator new",
     "void* operator new",
     "__gnu_cxx::",
@@ -81,13 +81,11 @@ const HELPER_PREFIXES: [&str; 45] = [
     "os::",
     "AllocateHeap",
     "Unsafe_",
-    // Samplers, which call the allocator.
-    "jjleak_sampler::",
-    "<jjleak_sampler::",
-    "dd_probe_",
-    "dd_allocation_",
-    "gotter_",
 ];
+
+/// Name prefixes of functions of heap samplers that are linked into programs, and call the allocator.
+const SAMPLER_PREFIXES: [&str; 5] =
+    ["jjleak_sampler::", "<jjleak_sampler::", "dd_probe_", "dd_allocation_", "gotter_"];
 
 /// Name prefixes of the C library's files. It allocates for its caller, as in `fopen` and `getaddrinfo`.
 const C_LIBRARY: [&str; 6] = ["libc.so", "libc-2.", "libc.musl", "ld-linux", "ld-musl", "libpthread"];
@@ -126,7 +124,7 @@ pub(super) fn is_helper(frame: &Frame) -> bool {
 }
 
 fn has_helper_prefix(name: &str) -> bool {
-    HELPER_PREFIXES.iter().any(|beginning| name.starts_with(beginning))
+    HELPER_PREFIXES.iter().chain(&SAMPLER_PREFIXES).any(|beginning| name.starts_with(beginning))
 }
 
 /// A C++ function without its return type, which precedes the names of template instances.

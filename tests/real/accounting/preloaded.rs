@@ -83,6 +83,19 @@ fn every_operator_of_cplusplus_is_estimated_once() {
 }
 
 #[test]
+fn the_next_library_is_called_whatever_table_its_symbols_have() {
+    require_bpf!();
+    let library = compile::sampler_to_preload();
+    for style in ["gnu", "sysv"] {
+        let mut program = Command::new(compile::every_way());
+        program.env("LD_PRELOAD", format!("{}:{}", library.display(), compile::called(style).display()));
+        let ended = program.output().unwrap();
+        assert!(ended.status.success(), "{style}: {ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "called\n", "{style}");
+    }
+}
+
+#[test]
 fn a_program_that_draws_its_own_samples_gets_no_library() {
     require_bpf!();
     let program = compile::announced().to_str().unwrap();

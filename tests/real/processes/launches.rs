@@ -24,17 +24,34 @@ fn assert_exact(ended: &Ended) {
 #[test]
 fn a_command_is_counted_from_its_first_allocation_and_its_status_is_reported() {
     require_bpf!();
-    let of_musl = compile::early_of_musl();
-    for early in [compile::early(), &of_musl].map(|program| program.to_str().unwrap()) {
-        let ended = Ended::of(["--format", "json", "--", early, "7"]).assert_done();
+    let early = compile::early().to_str().unwrap();
 
-        assert_exact(&ended);
-        assert!(
-            ended.stderr.iter().any(|line| line.ends_with("has ended: exit status: 7")),
-            "{:#?}",
-            ended.stderr
-        );
-    }
+    let ended = Ended::of(["--format", "json", "--", early, "7"]).assert_done();
+
+    assert_exact(&ended);
+    assert!(
+        ended.stderr.iter().any(|line| line.ends_with("has ended: exit status: 7")),
+        "{:#?}",
+        ended.stderr
+    );
+}
+
+/// musl's loader is its C library. The main thread of this program allocates nothing.
+#[test]
+fn a_command_of_musl_is_counted_from_its_first_allocation() {
+    require_bpf!();
+    let program = compile::every_way_of_musl();
+
+    let ended = Ended::of(["--format", "json", "--", program.to_str().unwrap(), "1000"]).assert_done();
+
+    let report = ended.report();
+    assert_nothing_lost(&report);
+    let printed = ended.stdout.lines().filter_map(|line| line.strip_prefix("by_")?.split_once(' '));
+    let bytes: u64 = printed.map(|(_, bytes)| bytes.parse::<u64>().unwrap()).sum();
+    let stacks = report.stacks.iter();
+    let own = stacks.filter(|stack| stack.frames.iter().any(|frame| frame.symbol.starts_with("by_")));
+    assert!(bytes > 0);
+    assert_eq!(own.map(|stack| stack.live.bytes).sum::<u64>(), bytes);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Subject for Buffers {
         "java, direct buffers".to_owned()
     }
 
-    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
+    fn start(&self, environment: &Environment, _waiting: &[(String, String)]) -> Result<Box<dyn Running>> {
         let mut java = Command::new("java");
         java.args(["-XX:+UseSerialGC", "-cp"]).arg(scratch("bench-buffers")).arg("Buffers");
         let mut talker = Talker::start(&mut java, environment)?;

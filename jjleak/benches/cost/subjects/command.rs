@@ -107,13 +107,13 @@ impl Subject for Timed {
         self.name.to_owned()
     }
 
-    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
+    fn start(&self, environment: &Environment, waiting: &[(String, String)]) -> Result<Box<dyn Running>> {
         if self.stopwatch.get().is_none() {
             // It was empty, and there is one thread.
             let _ = self.stopwatch.set(compile("stopwatch")?);
         }
         let stopwatch = self.stopwatch.get().ok_or("no stopwatch")?;
-        Ok(Box::new(Waiting::start(stopwatch, self, environment)?))
+        Ok(Box::new(Waiting::start(stopwatch, self, environment, waiting)?))
     }
 }
 
@@ -121,9 +121,15 @@ impl Subject for Timed {
 struct Waiting(Child);
 
 impl Waiting {
-    fn start(stopwatch: &Path, timed: &Timed, environment: &Environment) -> Result<Self> {
+    fn start(
+        stopwatch: &Path,
+        timed: &Timed,
+        environment: &Environment,
+        waiting: &[(String, String)],
+    ) -> Result<Self> {
         let variables = timed.environment.iter().chain(environment);
         let mut child = Command::new(stopwatch)
+            .envs(waiting.iter().map(|(name, value)| (name, value)))
             .args(variables.map(|(name, value)| format!("{name}={value}")))
             .arg(&timed.program)
             .args(&timed.arguments)

@@ -27,7 +27,8 @@ pub(crate) trait Subject {
     /// Name of its column.
     fn name(&self) -> String;
 
-    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>>;
+    /// Starts it. `waiting` is the environment of what waits in its place until it runs, if that is another program.
+    fn start(&self, environment: &Environment, waiting: &[(String, String)]) -> Result<Box<dyn Running>>;
 
     /// The library whose `malloc` it calls.
     fn allocator(&self) -> &'static Path {

@@ -27,7 +27,7 @@ impl Subject for Redis {
         "redis-benchmark".to_owned()
     }
 
-    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
+    fn start(&self, environment: &Environment, _waiting: &[(String, String)]) -> Result<Box<dyn Running>> {
         let socket = scratch("redis.sock");
         let _ = fs::remove_file(&socket);
         let process = Command::new("redis-server")

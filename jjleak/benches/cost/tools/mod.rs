@@ -118,6 +118,11 @@ impl Tool {
         }
     }
 
+    /// Environment of what waits in the program's place: jjleak attaches to it, and finds the sampler there already.
+    pub(crate) fn waiting<'a>(&self, environment: &'a Environment) -> &'a [(String, String)] {
+        if matches!(self.kind, Kind::Sampler(true)) { environment } else { &[] }
+    }
+
     /// Attaches to a running program whose `malloc` is in this library.
     pub(crate) fn attach(&self, pid: u32, allocator: &Path) -> Result<Box<dyn AtWork>> {
         Ok(match self.kind {

@@ -89,8 +89,8 @@ const LIBRARIES: [&str; 41] = [
     "[vdso]",
 ];
 
-/// Beginnings of functions of runtimes and heap samplers that are linked into programs, of entry points, and of JNI.
-const RUNTIMES: [&str; 29] = [
+/// Beginnings of functions of runtimes that are linked into programs, of entry points, and of JNI.
+const RUNTIMES: [&str; 24] = [
     "std::",
     "<std::",
     "__gnu_cxx::",
@@ -115,11 +115,6 @@ const RUNTIMES: [&str; 29] = [
     "JNI_",
     "jni_",
     "JVM_",
-    "jjleak_sampler::",
-    "<jjleak_sampler::",
-    "dd_probe_",
-    "dd_allocation_",
-    "gotter_",
 ];
 
 /// Parts of source paths of standard libraries and fetched dependencies.

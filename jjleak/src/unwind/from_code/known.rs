@@ -165,12 +165,18 @@ fn relocated<'data>(table: &Sections<'data>, elf: Content<'data>, gaps: &Gaps) -
 
 /// Adds the functions in gaps that code with call frame information calls, or takes the address of. Such code has no data in it:
 /// instructions are decoded one after the other.
-fn search(elf: Content<'_>, address: u64, range: Range<u64>, code: &Code<'_>, starts: &mut BTreeSet<u64>) {
+pub(super) fn search(
+    elf: Content<'_>,
+    address: u64,
+    range: Range<u64>,
+    code: &Code<'_>,
+    starts: &mut BTreeSet<u64>,
+) {
     let end = address + (range.end - range.start);
     let mut instruction = Instruction::default();
     // Address of the next instruction: the last one of a piece can end in the next piece.
     let mut next = address;
-    // What cannot be read says nothing.
+    // A section that cannot be read adds no functions.
     let _ = elf.visit(range, MAX_INSTRUCTION_BYTES, |offset, piece| {
         let begin = address + offset;
         let behind = begin + piece.len() as u64;

@@ -1,13 +1,14 @@
 //! Rows from code against the call frame information of the same code, and by hand.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
 use super::functions::{self, Described};
-use super::known::{Known, code_sections};
+use super::known::{Known, code_sections, search};
 use super::{Code, Gaps};
 use crate::file_content::{Content, LazyFile};
 use crate::unwind::{compile, compile_described};
@@ -160,4 +161,28 @@ fn padding_between_functions_does_not_make_all_code_be_read() {
     let held = file.held().iter().filter(|is_held| **is_held).count() as u64 * (64 << 10);
     let code: u64 = code_sections(elf).unwrap().iter().map(|it| it.addresses.end - it.addresses.start).sum();
     assert!(held * 2 < code, "{held} of {code} bytes");
+}
+
+#[test]
+fn a_call_at_the_end_of_a_piece_that_is_read_leads_to_a_function() {
+    const LENGTH: usize = (1 << 20) + 100;
+    let function = BEGIN + LENGTH as u64;
+    // Each has one call, which begins so many bytes before the second piece, between instructions of one byte.
+    for before in 0..20 {
+        let at = (1 << 20) - before;
+        let mut content = vec![0x90; LENGTH];
+        let distance = u32::try_from(LENGTH - (at + 5)).unwrap();
+        content[at] = 0xe8;
+        content[at + 1..at + 5].copy_from_slice(&distance.to_le_bytes());
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&content, 0).unwrap();
+        let file = LazyFile::new(&file).unwrap();
+        let code =
+            Code { bytes: Vec::new(), gaps: Gaps(std::iter::once(function..function + 100).collect()) };
+        let mut starts = BTreeSet::new();
+
+        search(Content::from(&file), BEGIN, 0..LENGTH as u64, &code, &mut starts);
+
+        assert_eq!(starts, [function].into(), "{before}");
+    }
 }

@@ -32,12 +32,6 @@ pub(crate) fn early() -> &'static Path {
     PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
 }
 
-/// The same with musl, whose loader is its C library.
-pub(crate) fn early_of_musl() -> PathBuf {
-    let units = ["early.c", "ledger/accounts.c", "ledger/sites.c"].map(str::to_owned);
-    compile_with("musl-gcc", "early-of-musl", &units, BOOKKEEPING)
-}
-
 /// The same without shared libraries.
 pub(crate) fn static_early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
@@ -130,6 +124,13 @@ pub(crate) fn wrapper(wrapper: Wrapper) -> PathBuf {
     };
     let flags = ["-shared", "-fPIC", "-fno-builtin", how];
     compile(&format!("libwrapper{wrapper:?}.so"), &["wrapper.c".to_owned()], &flags)
+}
+
+/// The library that says whether its malloc was called, with this kind of table for its symbols.
+pub(crate) fn called(hash_style: &str) -> PathBuf {
+    let style = format!("-Wl,--hash-style={hash_style}");
+    let flags = ["-shared", "-fPIC", "-fno-builtin", &style];
+    compile(&format!("libcalled-{hash_style}.so"), &["called.c".to_owned()], &flags)
 }
 
 /// The library with functions named as an allocator's that the kernel does not probe.
