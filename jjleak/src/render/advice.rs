@@ -7,7 +7,7 @@ use jjleak_common::counter::Counter;
 use super::findings::{Causes, place, sum};
 use super::units;
 use super::verdicts::{approximate, is_judged, pace, percent};
-use crate::profile::{Memory, MemoryKind, Profile, Rate, resident_growth};
+use crate::profile::{Memory, MemoryKind, Profile, Rate, Sampling, resident_growth};
 
 /// The recommended next step.
 pub(super) fn advice(profile: &Profile, causes: &Causes<'_>) -> String {
@@ -61,7 +61,10 @@ fn nothing_seen(profile: &Profile) -> Option<&'static str> {
     {
         return None;
     }
-    Some(if is_counted(Counter::UnfollowedAllocator) {
+    Some(if profile.coverage.sampling == Sampling::Announced {
+        "No sample was drawn: the program has loaded nothing that draws samples (what it has loaded: jjleak doctor -p PID), or has \
+         allocated little."
+    } else if is_counted(Counter::UnfollowedAllocator) {
         "Nothing was counted: jjleak cannot follow its allocator (why: jjleak doctor -p PID)."
     } else {
         "Nothing was counted: it has allocated nothing meanwhile, or by functions that jjleak does not find \
@@ -121,6 +124,8 @@ mod tests {
         assert!(said(&profile).starts_with("Nothing was counted: it has allocated nothing meanwhile, or"));
         profile.lost.insert(Counter::UnfollowedAllocator.name().to_owned(), 1);
         assert!(said(&profile).starts_with("Nothing was counted: jjleak cannot follow its allocator"));
+        profile.coverage.sampling = Sampling::Announced;
+        assert!(said(&profile).starts_with("No sample was drawn"));
         profile.notes.insert(Counter::Filtered.name().to_owned(), 1);
         assert!(!said(&profile).contains("Nothing was counted"), "the user has left it out");
     }

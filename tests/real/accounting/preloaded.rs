@@ -108,6 +108,18 @@ fn a_program_that_draws_its_own_samples_gets_no_library() {
 }
 
 #[test]
+fn a_static_program_that_is_to_be_sampled_is_a_loss_and_said_so() {
+    require_bpf!();
+    let mut jjleak = Command::new(PROGRAM);
+    jjleak.args(["--sampled", "--strict", "--"]).arg(compile::static_early()).stdout(Stdio::piped());
+    let ended = Jjleak::start(jjleak).end();
+
+    assert_eq!(ended.status.code(), Some(5), "{:?}", ended.stderr);
+    assert!(ended.stderr.iter().any(|line| line.contains("nothing is sampled yet")), "{:?}", ended.stderr);
+    assert!(ended.stdout.contains("No sample was drawn"), "{}", ended.stdout);
+}
+
+#[test]
 fn a_command_that_is_sampled_prints_and_ends_as_without() {
     require_bpf!();
     let library = compile::sampler_to_preload();

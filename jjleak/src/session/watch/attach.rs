@@ -173,6 +173,9 @@ impl Watch {
         if needs_allocator && !self.is_counted(&watched) {
             return Err(watched.is_not_counted(self.files.allocators.choice()));
         }
+        if self.files.allocators.choice().probed == Probed::Samples && !self.is_counted(&watched) {
+            warn_of_no_sampler(&mut watched);
+        }
         watched.process = Process::open(pid)?;
         watched.started = watched.program();
         self.lifecycle.started.clone_from(&watched.started);
@@ -295,5 +298,18 @@ impl Watch {
     /// The process of which this one's memory is a copy.
     fn parent(&self, tracked: &Tracked) -> Option<&Watched> {
         self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from)
+    }
+}
+
+/// A command that is to draw samples has loaded nothing that does. What it runs in its place, or loads later, may.
+fn warn_of_no_sampler(watched: &mut Watched) {
+    tracing::warn!(
+        "{}: nothing is sampled yet: it has loaded no library that draws samples. A program that is linked statically, or that has more \
+         privileges than its caller, ignores LD_PRELOAD (to do: omit --sampled)",
+        watched.process.comm
+    );
+    let program = watched.modules.iter().map(|(_, module)| module.version).next();
+    if let Some(program) = program {
+        watched.unfollowed.add(watched.image, program);
     }
 }

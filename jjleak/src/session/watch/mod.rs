@@ -315,8 +315,10 @@ impl Watch {
                 "page faults".to_owned()
             } else if self.accounting.java_heap.is_followed() {
                 "objects in the Java heap".to_owned()
-            } else {
+            } else if self.is_counted(watched) {
                 self.files.allocators.describe(&watched.modules)
+            } else {
+                "no allocator yet".to_owned()
             };
             format!("{} (pid {}): {counted}", watched.process.comm, watched.pid())
         };
