@@ -3,6 +3,7 @@
 //! In: announced objects of the kernel side, names of classes, and what each thread has allocated. Out: estimates with their variances.
 //! Pure: it reads no process. The chapter on Java describes the estimate.
 
+mod loaders;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 
 use jjleak_common::java_heap::{Reason, Record};
 use jjleak_common::sampling::WEIGHT_ONE;
+use loaders::Loaders;
 
 /// Maximum number of classes of a process that are distinguished.
 const MAX_CLASSES: usize = 1 << 16;
@@ -47,6 +49,7 @@ pub struct SampledHeap {
     classes: HashMap<(u64, u64), u32>,
     /// Names of classes by number; `None` before they are read.
     names: Vec<Option<String>>,
+    loaders: Loaders,
     /// Sums, keyed by row of the stack and number of the class.
     sums: HashMap<(u32, u32), Sum>,
     unnamed: u64,
@@ -182,15 +185,20 @@ impl SampledHeap {
         number
     }
 
-    /// Names new classes by their `Klass` and the symbol that names them; `None` if it is not the class any more.
-    pub fn name_classes(&mut self, name_of: impl Fn(u64, u64) -> Option<String>) {
-        for ((class, name), number) in &self.classes {
-            let Some(known) = self.names.get_mut(*number as usize).filter(|known| known.is_none()) else {
-                continue;
-            };
-            let read = name_of(*class, *name);
-            self.unnamed += u64::from(read.is_none());
-            *known = Some(read.unwrap_or_else(|| UNNAMED.to_owned()));
+    /// Names new classes by their `Klass` and the symbol that names them; `None` if it is not the class any more. Those of another
+    /// loader than the first one of their name have the name of their loader behind their own.
+    pub fn name_classes(
+        &mut self,
+        name_of: impl Fn(u64, u64) -> Option<String>,
+        loader_of: impl Fn(u64) -> String,
+    ) {
+        let is_new = |number: u32| self.names.get(number as usize).is_some_and(Option::is_none);
+        let mut new: Vec<_> = self.classes.iter().filter(|(_, number)| is_new(**number)).collect();
+        new.sort_unstable_by_key(|(_, number)| **number);
+        for ((class, name), number) in new {
+            let named = name_of(*class, *name).map(|name| self.loaders.told_apart(name, loader_of(*class)));
+            self.unnamed += u64::from(named.is_none());
+            self.names[*number as usize] = Some(named.unwrap_or_else(|| UNNAMED.to_owned()));
         }
     }
 
@@ -221,7 +229,7 @@ impl SampledHeap {
         now.iter().map(since).sum()
     }
 
-    /// Objects by stack and name of the class: classes of several loaders can have the same name.
+    /// Objects by stack and name of the class: a class that was loaded anew can have the name of an earlier one.
     #[must_use]
     pub fn objects(&self) -> Vec<Objects> {
         let mut sums: HashMap<(u32, &str), Sum> = HashMap::new();

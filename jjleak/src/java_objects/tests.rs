@@ -113,7 +113,7 @@ fn estimated(
         thread.allocate(class.unwrap_or(&classes[0]));
     }
     let ledger = thread.ledger;
-    heap.name_classes(|class, _| Some(class.to_string()));
+    heap.name_classes(|class, _| Some(class.to_string()), |_| String::new());
     let objects = heap.objects().into_iter().map(|objects| {
         let class = objects.class.parse().unwrap();
         (class, (objects, ledger[&class]))
@@ -186,7 +186,7 @@ fn a_thread_that_is_never_seen_to_fill_a_buffer_counts_by_its_first_objects() {
         heap.add(&Record { stands_for: 64, because: Reason::FirstBuffer as u32, ..of });
         heap.add(&Record { stands_for: 5064, because: Reason::TakenAway as u32, ..of });
     }
-    heap.name_classes(|class, _| (class == 1).then(|| "Known".to_owned()));
+    heap.name_classes(|class, _| (class == 1).then(|| "Known".to_owned()), |_| String::new());
     let mut objects = heap.objects();
     objects.sort_by(|a, b| a.class.cmp(&b.class));
     let figures: Vec<_> = objects.iter().map(|of| (of.class.as_str(), of.bytes, of.stack)).collect();

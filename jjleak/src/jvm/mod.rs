@@ -15,9 +15,11 @@ pub(crate) mod counters;
 pub(crate) mod description;
 mod library;
 mod lines;
+mod loaders;
 mod memory;
 mod methods;
 mod names;
+pub(crate) mod objects;
 mod scopes;
 pub(crate) mod shifted;
 pub(crate) mod structs;
@@ -37,6 +39,7 @@ use codecache::CodeCacheLayout;
 use continuations::{ContinuationLayout, variable};
 use jjleak_common::java_heap::HeapLayout;
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
+use loaders::LoaderLayout;
 use memory::Paged;
 use methods::MethodLayout;
 use scopes::ScopeLayout;
@@ -87,6 +90,8 @@ pub struct Jvm<M> {
     continuations: Option<ContinuationLayout>,
     /// `None` if what threads allocate cannot be read in this version.
     allocation: Option<AllocationLayout>,
+    /// `None` if the loader of a class cannot be read in this version.
+    loaders: Option<LoaderLayout>,
     version: u64,
 }
 
@@ -108,6 +113,7 @@ impl<M: Memory> Jvm<M> {
             scopes: ScopeLayout::of(&structs, version).ok(),
             continuations,
             allocation: AllocationLayout::of(&structs),
+            loaders: LoaderLayout::of(&paged, &structs),
             version,
             memory,
         })
@@ -132,6 +138,13 @@ impl<M: Memory> Jvm<M> {
         let is_current = || self.methods.class_symbol(&self.memory, class) == Some(name);
         let text = self.methods.symbol(&self.memory, name).filter(|_| is_current())?;
         Some(names::class(&text))
+    }
+
+    /// Name of the loader of a class: `app`, `org.example.Plugin @7f12a4003c10`; empty if it cannot be read.
+    #[must_use]
+    pub fn loader_name(&self, class: u64) -> String {
+        let loader = self.loaders.as_ref().and_then(|it| it.name(&self.memory, &self.methods, class));
+        loader.unwrap_or_default()
     }
 
     /// The JDK's major version.

@@ -160,7 +160,7 @@ fn table(rows: &[[String; 5]]) -> Vec<String> {
 
 /// Call paths that allocate objects of a class.
 struct Path<'a> {
-    class: &'a str,
+    class: &'a Frame,
     bytes: u64,
     /// The stack with the most bytes, without the class.
     frames: &'a [SharedFrame],
@@ -171,7 +171,7 @@ fn paths(profile: &Profile, top: usize, mut left: usize) -> Vec<String> {
     let grown: Vec<_> = profile.kept.iter().take(GROWN).filter(|kept| kept.grown_bytes > 0).collect();
     let mut paths = distinct(profile);
     paths.sort_by_key(|path| {
-        let place = grown.iter().position(|kept| kept.class == path.class);
+        let place = grown.iter().position(|kept| Some(kept.class.as_str()) == path.class.class());
         (place.unwrap_or(usize::MAX), std::cmp::Reverse(path.bytes))
     });
     let mut lines = Vec::new();
@@ -192,7 +192,8 @@ impl Path<'_> {
     fn lines(&self, profile: &Profile, most: usize) -> Vec<String> {
         let Self { class, bytes, frames } = self;
         let share = float(*bytes) / float(profile.allocated().bytes.max(1));
-        let title = format!("{} of {} ({}) by", approximate(*bytes), printable(class), percent(share));
+        let title =
+            format!("{} of {} ({}) by", approximate(*bytes), printable(&class.symbol), percent(share));
         let frame = |frame: Option<usize>| match frame {
             Some(frame) => format!("\t{}", line_of(&frames[frame])),
             None => "\t...".to_owned(),
@@ -214,7 +215,7 @@ fn distinct(profile: &Profile) -> Vec<Path<'_>> {
         let place = *places.entry((&class.symbol, lines.collect())).or_insert(paths.len());
         match paths.get_mut(place) {
             Some(path) => path.bytes = path.bytes.saturating_add(stack.allocated.bytes),
-            None => paths.push(Path { class: &class.symbol, bytes: stack.allocated.bytes, frames }),
+            None => paths.push(Path { class, bytes: stack.allocated.bytes, frames }),
         }
     }
     paths

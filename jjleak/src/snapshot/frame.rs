@@ -54,10 +54,17 @@ impl Frame {
         Self { symbol: name, kind: FrameKind::Memory, ..Self::default() }
     }
 
-    /// The innermost frame, which represents objects of this Java class.
+    /// The innermost frame, which represents objects of this Java class. Its loader may stand behind it, in brackets.
     #[must_use]
     pub fn of_class(name: String) -> Self {
         Self { symbol: name, kind: FrameKind::Class, ..Self::default() }
+    }
+
+    /// The Java class whose objects the frame represents, without its loader.
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        let class = self.symbol.split_once(" [").map_or(self.symbol.as_str(), |(class, _)| class);
+        (self.kind == FrameKind::Class).then_some(class)
     }
 
     /// The thread, if the frame represents one.

@@ -13,6 +13,8 @@ const SMALL: &str = include_str!("../jvm-memory");
 /// Address of its first method, and the distance between methods in bytes.
 const METHODS: u64 = 0x30_0000;
 const METHOD_BYTES: u64 = 0x1000;
+/// Offset of a method's class.
+const CLASS: u64 = 0x300;
 
 /// Size of a change in bytes: the word, the kind of change, and a number.
 const CHANGE_BYTES: usize = 11;
@@ -25,7 +27,7 @@ const CODE: u64 = 0x90;
 const PLACES: [u64; 5] = [1, 0x20, 0x21, 0x40, 0x100];
 
 /// Result for the unchanged JVM: one method is inlined into another, and the collector is generational ZGC.
-const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED), threads: 2 };
+const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED), threads: 2, has_loader: true };
 
 /// Extent to which the JVM could be read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,8 @@ struct Reached {
     barrier: Option<u32>,
     /// Number of threads whose allocated bytes are known.
     threads: usize,
+    /// True if the loader of the first method's class is known.
+    has_loader: bool,
 }
 
 struct Small {
@@ -157,8 +161,9 @@ fn exhaust(memory: &Shared) -> Reached {
     let _ = jvm.heap_layout();
     reached.threads = jvm.allocated_by_threads().map_or(0, |threads| threads.len());
     for class in memory.0.borrow().words.iter().step_by(16) {
-        let _ = jvm.class_name(*class, class.wrapping_add(8));
+        let _ = (jvm.class_name(*class, class.wrapping_add(8)), jvm.loader_name(*class));
     }
+    reached.has_loader = !jvm.loader_name(METHODS + CLASS).is_empty();
     reached.barrier = jvm.continuations().map(|known| known.barrier);
     let mut known = KnownMethods::default();
     for method in [METHODS, METHODS + METHOD_BYTES] {

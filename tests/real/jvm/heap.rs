@@ -107,6 +107,34 @@ fn a_program_that_ends_is_counted_to_its_end() {
 }
 
 #[test]
+fn classes_of_one_name_are_told_apart_by_their_loaders() {
+    for jdk in jdks().into_iter().filter(|jdk| jdk.release != "8") {
+        for options in COLLECTORS.into_iter().filter(|options| jdk.takes(options)) {
+            let java = jdk.java();
+            let launch = ["heap", "--strict", "--format", "json", "600", "1", "--", java.to_str().unwrap()];
+            let program = ["-Xmx64m", "-cp", classes().to_str().unwrap(), "Loaders", "20"];
+            let words = launch.into_iter().chain(options.iter().copied()).chain(program);
+            let classes = by_class(&Ended::of(words).assert_done().report());
+
+            let what = format!("JDK {} {options:?}: {:?}", jdk.release, classes.keys());
+            let own = classes["Loaders$Page"].bytes;
+            let is_plugin = |class: &str| class.starts_with("Loaders$Page [Loaders$Plugin @");
+            let of_plugins = classes.iter().filter(|(class, _)| is_plugin(class));
+            let mut bytes: Vec<_> = of_plugins.map(|(_, estimate)| estimate.bytes).collect();
+            bytes.sort_unstable();
+            assert_eq!(bytes.len(), 2, "{what}");
+            for (bytes, times) in [own, bytes[0], bytes[1]].into_iter().zip([1, 2, 4]) {
+                let expected = times * 20 * 100_000 * 56;
+                assert!(
+                    (expected * 8 / 10..expected * 13 / 10).contains(&bytes),
+                    "{what}: {bytes} of {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_text_names_classes_and_who_allocates_them() {
     let jdk = jdks().into_iter().find(|jdk| jdk.release != "8").unwrap();
     let mut java = Java::start_heap(&jdk.java(), &["-Xmx256m"]);

@@ -295,6 +295,7 @@ pub(crate) fn classes() -> &'static Path {
                     "Memory",
                     "HeapClasses",
                     "Kept",
+                    "Loaders",
                     "Walked",
                 ]
                 .map(|name| fixtures.join(name).with_extension("java")),

@@ -9,7 +9,7 @@ use super::super::Description;
 use super::super::continuations::variable;
 use super::super::counters::VENDOR;
 use super::super::zgc::variable as thread_local;
-use super::image::{CODE, FIELDS, HEAPS, Image, image_of, open};
+use super::image::{CODE, FIELDS, HEAPS, Image, METHODS, image_of, open};
 use super::names;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/jvm-memory");
@@ -32,6 +32,10 @@ const KEPT: u64 = 0x48;
 /// Offsets of a thread's counter of allocated bytes, and of its buffer.
 const ALLOCATED: u64 = 0x340;
 const BUFFER: u64 = 0x348;
+/// A loader: what HotSpot keeps for it, the object, and its class.
+const LOADER: u64 = HEAPS + 0x7000;
+/// The class of the first method.
+const CLASS: u64 = METHODS + 0x300;
 /// Offset of the thread pointer in the library's TLS block.
 const THREAD: u64 = 0x28;
 
@@ -52,6 +56,10 @@ fn whole() -> Image {
         ("JVMFlag", "_name", "const char*", 8),
         ("JVMFlag", "_flags", "int", 16),
         ("oopDesc", "_metadata._klass", "Klass*", 8),
+        ("Klass", "_super", "Klass*", 8),
+        ("Klass", "_class_loader_data", "ClassLoaderData*", 16),
+        ("ClassLoaderData", "_class_loader", "OopHandle", 0),
+        ("ClassLoaderData", "_has_class_mirror_holder", "bool", 8),
         ("PerfDataPrologue", "entry_offset", "int", 4),
         ("PerfDataPrologue", "num_entries", "int", 8),
         ("PerfDataEntry", "entry_length", "int", 0),
@@ -110,7 +118,26 @@ fn whole() -> Image {
     flags(&mut image);
     counters(&mut image);
     colours(&mut image);
+    loader(&mut image);
     image
+}
+
+/// The loader of a method's class, whose class has a superclass.
+fn loader(image: &mut Image) {
+    let (handle, object, class, superclass) = (LOADER + 0x10, LOADER + 0x20, LOADER + 0x40, LOADER + 0x60);
+    image.word(CLASS + 16, LOADER);
+    image.word(LOADER, handle);
+    image.word(handle, object);
+    image.word(object, 1);
+    image.word(object + 8, class);
+    image.word(class + 8, superclass);
+    for (class, name, symbol) in
+        [(class, "a/Plugin", LOADER + 0x80), (superclass, "java/lang/ClassLoader", LOADER + 0xc0)]
+    {
+        image.word(class, symbol);
+        image.half(symbol, u16::try_from(name.len()).unwrap());
+        image.put(symbol + 2, name.as_bytes());
+    }
 }
 
 /// Address of a flag's value.
@@ -219,6 +246,7 @@ fn the_jvm_that_is_fuzzed_is_whole() {
     assert_eq!(allocated, EACH_THREAD.map(|thread| (thread, 5256)).into());
     let layout = jvm.heap_layout().unwrap();
     assert_eq!((u64::from(layout.allocated), u64::from(layout.buffer_top)), (ALLOCATED, BUFFER + 8));
+    assert_eq!(jvm.loader_name(CLASS), format!("a.Plugin @{LOADER:x}"));
     if env::var_os(WRITE).is_some() {
         fs::write(FILE, &text).unwrap();
     }
@@ -234,6 +262,30 @@ fn the_jvm_that_is_fuzzed_has_the_colours_of_zgc_without_generations_too() {
     assert_eq!((known.barrier, known.reference_mask), (barrier::COLOURED, 0xfff));
     let (stale, change) = (OLDER_COLOURS + 0x20, OLDER_COLOURS + 0x28);
     assert_eq!(known.colours, Colours { stale, change, ..Colours::default() });
+}
+
+#[test]
+fn a_loader_is_named_by_what_it_is() {
+    let object = LOADER + 0x20;
+    let changed = |changes: &[(u64, u64)]| {
+        let mut image = whole();
+        for (at, word) in changes {
+            image.word(*at, *word);
+        }
+        open(image).loader_name(CLASS)
+    };
+    assert_eq!(changed(&[(LOADER, 0)]), "boot");
+    assert_eq!(changed(&[(LOADER + 8, 1)]), "a.Plugin", "the data of a single class");
+    // It has moved, and its reference has a colour of ZGC: the address is shifted by 13 bits.
+    let copy = HEAPS + 0x7800;
+    let moved = [(object, copy | 3), (copy, 1), (copy + 8, LOADER + 0x40), (object + 8, 0)];
+    assert_eq!(changed(&moved), format!("a.Plugin @{LOADER:x}"));
+    assert_eq!(changed(&[(LOADER + 0x10, object << 13 | 0x1000)]), format!("a.Plugin @{LOADER:x}"));
+    // No loader: what is there is something else meanwhile.
+    assert_eq!(changed(&[(LOADER + 0x48, 0)]), "");
+    assert_eq!(changed(&[(LOADER + 0x48, LOADER + 0x40)]), "", "its own superclass");
+    assert_eq!(changed(&[(LOADER + 0x10, 1 << 50)]), "");
+    assert_eq!(changed(&[(CLASS + 16, 1 << 50)]), "");
 }
 
 #[test]

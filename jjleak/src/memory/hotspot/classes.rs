@@ -2,8 +2,7 @@
 
 use super::{Reader, Reading, Unknown};
 use crate::jvm::Memory;
-use crate::jvm::description::flags;
-use crate::jvm::shifted::Shifted;
+use crate::jvm::objects::{ObjectLayout, ObjectReferences};
 use crate::jvm::unsigned5::{Encoding, Numbers};
 
 /// Maximum number of class loaders and of classes that are walked through: reading one class takes 2 µs.
@@ -22,18 +21,6 @@ const TAG_BITS: u32 = 2;
 const INTERNAL: u16 = 0x400;
 /// Bits of a field's flags with which another number follows: an initial value, a generic signature, and a contention group.
 const OPTIONAL: [u32; 3] = [1 << 0, 1 << 2, 1 << 4];
-/// Mask and value of the mark of an object that has moved, with its new address.
-const MARK_MASK: u64 = 3;
-const MOVED: u64 = 3;
-/// Shift of the class in an eight-byte object header (`markWord::klass_shift` in JDK 25).
-const COMPACT_SHIFT: u32 = 42;
-/// Bits of a coloured reference of generational ZGC from which the shift of its address follows (`ZPointerRemappedMask`).
-const REMAPPED_SHIFT: u32 = 12;
-const REMAPPED_MASK: u64 = 15;
-/// Bits of an offset in the heap of ZGC without generations, and the bits that its views add.
-const ZGC_OFFSET_BITS: u32 = 42;
-const ZGC_VIEWS: u32 = 3;
-
 /// A class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class(u64);
@@ -59,27 +46,15 @@ impl Symbol {
 pub(super) struct Classes<'a, M> {
     reader: &'a Reader<'a, M>,
     version: u64,
-    narrow_references: Option<(u64, u32)>,
-    narrow_klass: Option<(u64, u32)>,
-    is_compact: bool,
+    references: ObjectReferences,
 }
 
 impl<'a, M: Memory> Classes<'a, M> {
     pub(super) fn of(reader: &'a Reader<'a, M>) -> Reading<Self> {
-        let flags = flags(reader.memory, reader.structs).ok_or(Unknown::Unreadable)?;
-        let is_on =
-            |flag: &str| flags.get(flag).is_some_and(|(at, _)| reader.memory.number(*at, 1) == Some(1));
-        let shifted = |shifted: Option<Shifted>| {
-            shifted.and_then(|shifted| shifted.read(reader.memory)).ok_or(Unknown::Undescribed)
-        };
-        let is_compact = is_on("UseCompactObjectHeaders");
-        let narrow_references =
-            is_on("UseCompressedOops").then(|| shifted(Shifted::references(reader.structs))).transpose()?;
-        let narrow_klass = (is_compact || is_on("UseCompressedClassPointers"))
-            .then(|| shifted(Shifted::classes(reader.structs)))
-            .transpose()?;
+        let layout = ObjectLayout::of(reader.memory, reader.structs).ok_or(Unknown::Unreadable)?;
+        let references = layout.read(reader.memory).ok_or(Unknown::Undescribed)?;
         let version = reader.structs.version(reader.memory);
-        Ok(Self { reader, version, narrow_references, narrow_klass, is_compact })
+        Ok(Self { reader, version, references })
     }
 
     /// Finds a class of each name; those of the loader of the JDK's own classes first.
@@ -207,13 +182,7 @@ impl<'a, M: Memory> Classes<'a, M> {
     /// The object that a static field refers to; it is of this class.
     pub(super) fn referred(&self, mirror: u64, offset: u64, class: Class) -> Reading<u64> {
         let at = mirror.wrapping_add(offset);
-        let reference = match self.narrow_references {
-            None => self.reader.word(at)?,
-            Some((base, shift)) => {
-                let narrow = self.reader.memory.number(at, 4).ok_or(Unknown::Unreadable)?;
-                if narrow == 0 { 0 } else { base.wrapping_add(narrow << shift) }
-            }
-        };
+        let reference = self.references.reference(self.reader.memory, at).ok_or(Unknown::Unreadable)?;
         self.object(reference, class)
     }
 
@@ -222,32 +191,7 @@ impl<'a, M: Memory> Classes<'a, M> {
         if reference == 0 {
             return Err(Unknown::Undescribed);
         }
-        let shifts = (reference >> REMAPPED_SHIFT) & REMAPPED_MASK;
-        let uncoloured =
-            shifts.is_power_of_two().then(|| reference >> (REMAPPED_SHIFT + 1 + shifts.trailing_zeros()));
-        let offset = reference & ((1 << ZGC_OFFSET_BITS) - 1);
-        let views = (0..ZGC_VIEWS).map(|view| offset | 1 << (ZGC_OFFSET_BITS + view));
-        let candidates = [Some(reference), uncoloured].into_iter().flatten().chain(views);
-        let moved = |at: u64| {
-            let mark = self.reader.memory.pointer(at)?;
-            Some(if mark & MARK_MASK == MOVED { mark & !MARK_MASK } else { at })
-        };
-        { candidates }
-            .filter_map(moved)
-            .find(|at| self.class_of(*at) == Some(class))
-            .ok_or(Unknown::Unreadable)
-    }
-
-    fn class_of(&self, object: u64) -> Option<Class> {
-        let memory = self.reader.memory;
-        let (base, shift) = self.narrow_klass.unwrap_or((0, 0));
-        let number = if self.is_compact {
-            memory.pointer(object)? >> COMPACT_SHIFT
-        } else {
-            let field = self.reader.structs.field(&[("oopDesc", "_metadata._klass")]).ok()?;
-            let width = if self.narrow_klass.is_some() { 4 } else { 8 };
-            memory.number(object.wrapping_add(field.offset), width)?
-        };
-        Some(Class(base.wrapping_add(number << shift)))
+        let object = self.references.object(self.reader.memory, reference, |found| found == class.0);
+        object.ok_or(Unknown::Unreadable)
     }
 }

@@ -86,7 +86,7 @@ impl JavaHeap {
     pub(super) fn name_classes(&mut self, image: ImageId, jvm: &Jvm<ProcessMemory>) {
         self.receive();
         if let Some(Some(heap)) = self.0.as_mut().and_then(|followed| followed.images.get_mut(&image)) {
-            heap.name_classes(|class, name| jvm.class_name(class, name));
+            heap.name_classes(|class, name| jvm.class_name(class, name), |class| jvm.loader_name(class));
         }
     }
 
