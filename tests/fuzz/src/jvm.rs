@@ -161,7 +161,7 @@ fn exhaust(memory: &Shared) -> Reached {
     let _ = jvm.heap_layout();
     reached.threads = jvm.allocated_by_threads().map_or(0, |threads| threads.len());
     for class in memory.0.borrow().words.iter().step_by(16) {
-        let _ = (jvm.class_name(*class, class.wrapping_add(8)), jvm.loader_name(*class));
+        let _ = jvm.class_name(*class, class.wrapping_add(8));
     }
     reached.has_loader = !jvm.loader_name(METHODS + CLASS).is_empty();
     reached.barrier = jvm.continuations().map(|known| known.barrier);
