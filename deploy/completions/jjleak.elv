@@ -338,7 +338,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --edgefraction 'Smallest share of all memory of a call in call graphs [default: 0.001]'
             cand --maxnodes 'Maximum number of functions in call graphs [default: 80]'
             cand --by 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]'
-            cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates'
+            cand --max-overhead 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; intervals become wider'
             cand --baseline 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack'
             cand --kernel-btf 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it'
             cand --system-wide 'Attach to every process, including processes that start later'

@@ -277,7 +277,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l nodefraction -d '
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l edgefraction -d 'Smallest share of all memory of a call in call graphs [default: 0.001]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l maxnodes -d 'Maximum number of functions in call graphs [default: 80]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l by -d 'Values in flame graphs, call graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; intervals become wider' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l system-wide -d 'Attach to every process, including processes that start later'

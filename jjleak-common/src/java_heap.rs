@@ -1,6 +1,7 @@
 //! Objects in a Java heap that HotSpot announces: the first in each new thread-local buffer (TLAB), and those outside of buffers.
 
 use crate::process::ImageId;
+use crate::sampling::{certain_from, scale_of};
 
 /// Offsets of fields in a JVM's structures, by process slot. All zeros if they are unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +23,29 @@ impl HeapLayout {
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.class_name != 0
+    }
+}
+
+/// A Java heap that is followed, by process slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct FollowedHeap {
+    /// Layout of the JVM's structures.
+    pub layout: HeapLayout,
+    /// Distance between recorded objects as in [`crate::sampling::draws_of_bytes`]; 0 if all are recorded, or the program's settings say
+    /// which.
+    pub sample_scale: u64,
+    /// Bytes from which on each is recorded.
+    pub sample_certain_from: u64,
+}
+
+impl FollowedHeap {
+    /// The heap with one object in so many bytes recorded; 0 for all.
+    #[must_use]
+    pub const fn sampled(layout: HeapLayout, bytes: u64) -> Self {
+        let (sample_scale, sample_certain_from) =
+            if bytes == 0 { (0, 0) } else { (scale_of(bytes), certain_from(bytes)) };
+        Self { layout, sample_scale, sample_certain_from }
     }
 }
 
@@ -142,10 +166,10 @@ impl Record {
 unsafe impl aya::Pod for Record {}
 // SAFETY: integers only, no padding (asserted below), every bit pattern valid.
 #[cfg(feature = "user")]
-unsafe impl aya::Pod for HeapLayout {}
+unsafe impl aya::Pod for FollowedHeap {}
 
 const _: () = assert!(size_of::<Record>() == 72 && align_of::<Record>() == 8);
-const _: () = assert!(size_of::<HeapLayout>() == 16 && size_of::<ThreadHeap>() == 128);
+const _: () = assert!(size_of::<FollowedHeap>() == 32 && size_of::<ThreadHeap>() == 128);
 
 /// Size of the ring buffer in bytes while objects are followed, a power of two: 14,000 objects.
 pub const RING_BYTES: u32 = 1 << 20;

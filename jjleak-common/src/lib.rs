@@ -93,7 +93,7 @@ pub mod names {
     pub const PAGE_FAULTS: &str = "PAGE_FAULTS";
     /// Ring buffer of [`crate::java_heap::Record`].
     pub const JAVA_OBJECTS: &str = "JAVA_OBJECTS";
-    /// Array of [`crate::java_heap::HeapLayout`], parallel to [`PROCESSES`].
+    /// Array of [`crate::java_heap::FollowedHeap`], parallel to [`PROCESSES`].
     pub const JAVA_HEAPS: &str = "JAVA_HEAPS";
     /// Array of [`crate::samples::Site`].
     pub const SAMPLE_SITES: &str = "SAMPLE_SITES";

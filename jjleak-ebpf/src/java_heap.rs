@@ -2,10 +2,11 @@
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use jjleak_common::{
     counter::Counter,
-    java_heap::{HeapLayout, RING_BYTES, Reason, Record, ThreadHeap},
-    sampling::WEIGHT_ONE,
+    java_heap::{FollowedHeap, HeapLayout, RING_BYTES, Reason, Record, ThreadHeap},
+    sampling::{WEIGHT_ONE, draws_of_bytes, weight_of},
 };
 
 use crate::{
@@ -25,7 +26,7 @@ const MAX_BUFFER: u64 = 1 << 40;
 #[inline(always)]
 pub(crate) fn announce(hit: &Hit) {
     let Some(armed) = Armed::of(hit) else { return };
-    let Some(layout) = layout(&armed) else {
+    let Some(heap) = followed(&armed) else {
         armed.count(Counter::JavaObjectEarly);
         return;
     };
@@ -36,16 +37,17 @@ pub(crate) fn announce(hit: &Hit) {
     };
     // SAFETY: the current thread's own value.
     let record = unsafe { &mut (*state).record };
-    let Some(reason) = object(&armed, layout, state, record, hit) else {
+    let Some(reason) = object(&armed, &heap.layout, state, record, hit) else {
         armed.count(Counter::JavaObjectLost);
         return;
     };
     let is_certain = matches!(reason, Reason::FirstBuffer);
-    if !is_certain && sampling::leaves_out(record.stands_for) {
+    let weight = if is_certain { WEIGHT_ONE } else { weight(heap, record.stands_for) };
+    if weight == 0 {
         armed.count(Counter::Unsampled);
         return;
     }
-    record.weight = if is_certain { WEIGHT_ONE } else { sampling::weight(record.stands_for) };
+    record.weight = weight;
     record.because = reason as u32;
     record.stack = stack::capture(armed.image, armed.row, hit).row;
     if JAVA_OBJECTS.output::<Record>(&*record, wakeup(&JAVA_OBJECTS, RING_BYTES, false)).is_err() {
@@ -79,13 +81,29 @@ fn object(
     in_buffer(layout, state, record, hit.arg(signature.extra))
 }
 
+/// Weight of an object that stands for so many bytes; 0 if it is left out.
 #[inline(always)]
-fn layout(armed: &Armed) -> Option<&'static HeapLayout> {
+fn weight(heap: *const FollowedHeap, bytes: u64) -> u64 {
+    // SAFETY: points into a map value, which the user side changes: read once, chance and weight agree.
+    let (scale, certain_from) = unsafe {
+        (read_volatile(addr_of!((*heap).sample_scale)), read_volatile(addr_of!((*heap).sample_certain_from)))
+    };
+    if scale == 0 {
+        return if sampling::leaves_out(bytes) { 0 } else { sampling::weight(bytes) };
+    }
+    let draws = draws_of_bytes(scale, certain_from, bytes);
+    // SAFETY: has no preconditions.
+    let is_left_out = unsafe { bpf_get_prandom_u32() } as u32 as u64 >= draws;
+    if is_left_out { 0 } else { weight_of(draws) }
+}
+
+#[inline(always)]
+fn followed(armed: &Armed) -> Option<&'static FollowedHeap> {
     // SAFETY: points into a map value.
     JAVA_HEAPS
         .get_ptr(armed.image.slot().0 as u32)
-        .map(|layout| unsafe { &*layout })
-        .filter(|layout| layout.is_known())
+        .map(|heap| unsafe { &*heap })
+        .filter(|heap| heap.layout.is_known())
 }
 
 /// The first object in a new buffer of this size.

@@ -12,7 +12,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
     freed::FreedLog,
-    java_heap::{HeapLayout, ThreadHeap},
+    java_heap::{FollowedHeap, ThreadHeap},
     jvm::CodeCache,
     live::{self, DEFAULT_BLOCKS, LiveSet, Record},
     mapping::UNUSED_RING_BYTES,
@@ -89,7 +89,7 @@ pub(crate) static PAGE_FAULTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYT
 pub(crate) static JAVA_OBJECTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 /// Layouts of Java heaps, indexed by process slot.
 #[map]
-pub(crate) static JAVA_HEAPS: Array<HeapLayout> = Array::with_max_entries(MAX_PROCESSES, 0);
+pub(crate) static JAVA_HEAPS: Array<FollowedHeap> = Array::with_max_entries(MAX_PROCESSES, 0);
 /// Arguments of probes at which programs announce samples, by the number in the cookie. Set by the loader to more entries if it is needed.
 #[map]
 pub(crate) static SAMPLE_SITES: Array<Site> = Array::with_max_entries(1, 0);

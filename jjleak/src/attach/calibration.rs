@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::probes::{ExitCounts, close_links};
 use super::thread_cpu_time;
+use crate::allocators::Stepping;
 use crate::processes::{Mapping, Pid};
 
 /// File of the timed functions.
@@ -37,6 +38,12 @@ pub struct Traps {
 }
 
 impl Traps {
+    /// At an instruction that the kernel executes like this.
+    #[must_use]
+    pub fn at(&self, stepping: Stepping) -> f64 {
+        if stepping == Stepping::SingleStep { self.stepped_ns } else { self.emulated_ns }
+    }
+
     /// Returns true if the probes were there while they were measured.
     fn is_plausible(&self) -> bool {
         self.emulated_ns > LEAST_NS && self.stepped_ns > LEAST_NS

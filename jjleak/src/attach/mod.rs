@@ -389,11 +389,11 @@ impl Attachment {
         Ok(Records::new(Ring::new(self.ring(names::JAVA_OBJECTS)?), java_heap::RING_BYTES))
     }
 
-    /// Sets the layout of a process's Java heap; the default value if it has none any more.
-    pub fn set_java_heap(&mut self, slot: ProcessSlot, layout: &java_heap::HeapLayout) -> Result<(), Error> {
+    /// Sets what is to be known of a process's Java heap; the default value if it has none any more.
+    pub fn set_java_heap(&mut self, slot: ProcessSlot, heap: &java_heap::FollowedHeap) -> Result<(), Error> {
         let map = self.map_mut(names::JAVA_HEAPS)?;
-        let mut heaps = Array::<_, java_heap::HeapLayout>::try_from(map).map_err(Error::table)?;
-        heaps.set(slot.0.into(), *layout, 0).map_err(Error::table)
+        let mut heaps = Array::<_, java_heap::FollowedHeap>::try_from(map).map_err(Error::table)?;
+        heaps.set(slot.0.into(), *heap, 0).map_err(Error::table)
     }
 
     /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.

@@ -26,7 +26,7 @@ struct Pages;
 
 impl ProfiledSource for Pages {
     const KIND: SourceKind = SourceKind::Growth;
-    const EXCLUDED: &'static [&'static str] = &["sample_rate", "sample_bytes"];
+    const EXCLUDED: &'static [&'static str] = &["sample_rate", "sample_bytes", "max_overhead"];
     const REFUSAL: &'static str = "is about allocations: it cannot be used with growth, which follows pages";
 }
 

@@ -34,6 +34,12 @@ struct Objects;
 impl ProfiledSource for Objects {
     const KIND: SourceKind = SourceKind::JavaHeap;
     const EXCLUDED: &'static [&'static str] = &[];
+    const HELP: &'static [(&'static str, &'static str, &'static str)] = &[(
+        "max_overhead",
+        "Limit the cost of profiling to this percentage of the CPU time that the process itself uses; intervals become wider",
+        "Where recording all announced objects costs more, jjleak records one in so many bytes, and changes that number each second. \
+         Where the breakpoints alone cost more, it says so and stops following objects. One process only.",
+    )];
     const REFUSAL: &'static str =
         "is about native allocations: it cannot be used with heap, which follows objects of Java heaps";
 }

@@ -8,7 +8,7 @@ use super::args::Args;
 use crate::profile::SourceKind;
 
 /// IDs of options about blocks of native memory.
-pub(super) const OF_BLOCKS: [&str; 19] = [
+pub(super) const OF_BLOCKS: [&str; 18] = [
     "min_size",
     "max_size",
     "obj",
@@ -24,7 +24,6 @@ pub(super) const OF_BLOCKS: [&str; 19] = [
     "settle",
     "outstanding",
     "verdicts",
-    "max_overhead",
     "estimate",
     "baseline",
     "sampled",
@@ -36,6 +35,8 @@ pub(super) trait ProfiledSource {
     const KIND: SourceKind;
     /// IDs of options that do not apply to it, besides those of [`OF_BLOCKS`].
     const EXCLUDED: &'static [&'static str];
+    /// Help on options that have another effect here: their IDs, the summary, and what follows it.
+    const HELP: &'static [(&'static str, &'static str, &'static str)] = &[];
     /// Subject of the message that refuses such an option, after the option's name.
     const REFUSAL: &'static str;
 }
@@ -56,7 +57,11 @@ impl<S: ProfiledSource> SourceArgs<S> {
     fn adapted(command: Command) -> Command {
         command.mut_args(|arg| {
             let is_excluded = Self::excluded().any(|id| arg.get_id() == id);
-            if is_excluded { arg.hide(true) } else { arg }
+            match S::HELP.iter().find(|(id, ..)| arg.get_id() == id) {
+                Some((_, summary, rest)) => arg.help(*summary).long_help(format!("{summary}\n\n{rest}")),
+                None if is_excluded => arg.hide(true),
+                None => arg,
+            }
         })
     }
 

@@ -97,6 +97,12 @@ impl Meter {
         Some(Prices::of(self.traps?, attachment.steppings(), runs))
     }
 
+    /// Cost of a breakpoint at the entry of a function.
+    #[must_use]
+    pub fn entry_ns(&self, attachment: &Attachment) -> f64 {
+        self.traps.unwrap_or(ASSUMED).at(attachment.steppings().entry)
+    }
+
     /// [`Self::prices`], or prices from the reference machine's breakpoints where there are none.
     #[must_use]
     pub fn prices_or_assumed(&self, attachment: &Attachment) -> Prices {

@@ -9,6 +9,7 @@ mod budget;
 mod correction;
 mod estimate;
 mod meter;
+mod object_bound;
 mod prices;
 mod schedule;
 
@@ -17,6 +18,7 @@ pub use bound::Bound;
 pub use budget::{Budget, Load, Plan, Stretch};
 pub use estimate::{Advice, Estimate};
 pub use meter::{Meter, Spending};
+pub use object_bound::{Change, ObjectBound};
 pub use prices::Prices;
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]

@@ -1,7 +1,6 @@
 //! Prices of an allocation and a free, from the cost of their parts.
 
 use super::float;
-use crate::allocators::Stepping;
 use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
 /// Cost of the BPF program at a probe relative to that of an emulated breakpoint, where the kernel has not measured it: the
@@ -37,8 +36,8 @@ impl Prices {
     /// Computes prices from the cost of breakpoints, where they are, and the measured runs of the programs.
     #[must_use]
     pub fn of(traps: Traps, steppings: Steppings, runs: RunsByPart) -> Self {
-        let Traps { emulated_ns, stepped_ns, returning_ns } = traps;
-        let trap = |stepping| if stepping == Stepping::SingleStep { stepped_ns } else { emulated_ns };
+        let Traps { emulated_ns, returning_ns, .. } = traps;
+        let trap = |stepping| traps.at(stepping);
         let with = |hit_ns: f64, runs: Runs| {
             // The instruction at the probe does not change the program's own cost.
             let assumed_ns = PROGRAMS_SHARE * hit_ns.min(emulated_ns);
@@ -103,6 +102,7 @@ impl Hits {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::allocators::Stepping;
     use crate::attach::ExitCounts;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };

@@ -58,7 +58,7 @@ pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
     if coverage.source == SourceKind::JavaHeap {
         let of = "one object for each new buffer of a thread, and all outside of buffers";
         return Some(match coverage.sampling {
-            Sampling::Bytes(bytes) => format!("{of}; of these, one in {bytes} bytes"),
+            Sampling::Bytes(bytes) => format!("{of}; of these, one in {}", approximate(bytes)),
             Sampling::Rate(rate) => format!("{of}; of these, one in {rate}"),
             Sampling::Off | Sampling::Announced => of.to_owned(),
         });

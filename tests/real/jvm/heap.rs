@@ -147,6 +147,23 @@ fn the_text_names_classes_and_who_allocates_them() {
 }
 
 #[test]
+fn a_bound_that_cannot_be_kept_ends_the_figures_and_is_a_loss() {
+    let jdk = jdks().into_iter().rfind(|jdk| jdk.release != "8").unwrap();
+    let mut java = Java::start_heap(&jdk.java(), &["-Xmx256m", "-XX:TLABSize=2k", "-XX:-ResizeTLAB"]);
+    let pid = java.pid().to_string();
+    let bound = ["--max-overhead", "0.1", "--strict", "--format", "json", "600", "1"];
+    let mut jjleak = Jjleak::attached(["heap", "-p", &pid].into_iter().chain(bound));
+    for _ in 0..20 {
+        java.ask(&BYTES.to_string());
+    }
+    jjleak.wait_for(" WARN objects are no longer followed");
+    let ended = jjleak.interrupt();
+
+    assert_eq!(ended.status.code(), Some(5), "{:?}", ended.stderr);
+    assert_eq!(ended.report().lost["unfollowed_allocator"], 1);
+}
+
+#[test]
 fn a_process_without_a_jvm_is_refused_with_the_next_step() {
     let process = Process::spawn(Command::new("sleep").arg("600"));
     let ended = Ended::of(["heap", "-p", &process.id().to_string()]);

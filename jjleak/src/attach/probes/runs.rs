@@ -148,7 +148,13 @@ impl Probes {
         };
         // The accounting uses bare programs only elsewhere, to calibrate and to spare children; other modes attach them to be counted.
         let bare: &[&str] = if self.programs == Programs::Accounting { &[] } else { &[NOTHING] };
-        let entries = ["allocate_enter", "resize_enter", "resize_in_place_enter", "unseen_allocate_enter"];
+        let entries = [
+            "allocate_enter",
+            "resize_enter",
+            "resize_in_place_enter",
+            "unseen_allocate_enter",
+            "java_object",
+        ];
         RunsByPart {
             given: sum(&["block_given", "bare_given", "step_given"]),
             entries: sum(&[&entries, bare].concat()),
@@ -178,7 +184,9 @@ impl Probes {
         let given = first(|point| point == ProbePoint::Block);
         Steppings {
             given: stepping(given),
-            entry: stepping(first(ProbePoint::probes_return)),
+            entry: stepping(first(|point| {
+                point.probes_return() || point == ProbePoint::Entry(Role::JavaObject)
+            })),
             noted: stepping(first(|point| {
                 matches!(point, ProbePoint::Size | ProbePoint::Entry(Role::AllocateOrThrow))
             })),

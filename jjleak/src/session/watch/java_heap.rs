@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 
 use jjleak_common::counter::Counter;
-use jjleak_common::java_heap::Record;
+use jjleak_common::java_heap::{FollowedHeap, HeapLayout, Record};
 use jjleak_common::process::ImageId;
+use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::lost_row;
 
 use super::leading_frames::LeadingFrames;
-use crate::attach::{Attachment, Drained, Images, Programs, Records};
+use crate::attach::{Attachment, Drained, Images, Programs, Records, now_ns};
 use crate::collect::{Collector, CountedStack};
+use crate::cost::{Change, Meter, ObjectBound};
 use crate::java_objects::{Objects, SampledHeap};
 use crate::jvm::{Jvm, ProcessMemory};
 use crate::session::Error;
@@ -25,7 +27,21 @@ pub(super) struct JavaHeap(Option<Followed>);
 struct Followed {
     objects: Records<Record>,
     /// `None` for a JVM that cannot be followed.
-    images: HashMap<ImageId, Option<SampledHeap>>,
+    images: HashMap<ImageId, Option<Heap>>,
+    /// Bound of the cost, if one is set.
+    bound: Option<ObjectBound>,
+    /// Distance between recorded objects that the bound needs, in bytes; 0 if all are recorded.
+    distance: u64,
+    /// The largest distance until now.
+    longest: u64,
+    /// Time at which following ended because the bound could not be kept, in nanoseconds of `CLOCK_MONOTONIC`.
+    stopped_ns: Option<u64>,
+}
+
+/// The heap of a JVM.
+struct Heap {
+    layout: HeapLayout,
+    objects: SampledHeap,
 }
 
 impl JavaHeap {
@@ -34,7 +50,9 @@ impl JavaHeap {
         if attachment.settings().programs != Programs::JavaHeap {
             return Ok(Self(None));
         }
-        Ok(Self(Some(Followed { objects: attachment.java_objects()?, images: HashMap::new() })))
+        let objects = attachment.java_objects()?;
+        let images = HashMap::new();
+        Ok(Self(Some(Followed { objects, images, bound: None, distance: 0, longest: 0, stopped_ns: None })))
     }
 
     /// Returns true if objects are followed.
@@ -49,12 +67,57 @@ impl JavaHeap {
 
     /// Adds announced objects.
     pub(super) fn receive(&mut self) -> Drained {
-        let Some(Followed { objects, images }) = &mut self.0 else { return Drained::Empty };
+        let Some(Followed { objects, images, .. }) = &mut self.0 else { return Drained::Empty };
         objects.take(|record| {
             if let Some(Some(heap)) = images.get_mut(&record.image) {
-                heap.add(record);
+                heap.objects.add(record);
             }
         })
+    }
+
+    /// Keeps the cost within a bound from now on.
+    pub(super) fn keep_within(&mut self, bound: ObjectBound) {
+        if let Some(followed) = &mut self.0 {
+            followed.bound = Some(bound);
+        }
+    }
+
+    /// Records as much as the bound permits. Returns the share that breakpoints alone take if that is nothing: the bound ends then.
+    pub(super) fn adjust(
+        &mut self,
+        attachment: &mut Attachment,
+        meter: &Meter,
+    ) -> Result<Option<f64>, Error> {
+        let Some(followed) = &mut self.0 else { return Ok(None) };
+        match followed.bound.as_mut().and_then(|bound| bound.adjust(attachment, meter)) {
+            Some(Change::Distance(bytes)) => {
+                followed.distance = bytes;
+                followed.longest = followed.longest.max(bytes);
+                for (image, heap) in &followed.images {
+                    if let Some(Heap { layout, .. }) = heap {
+                        attachment.set_java_heap(image.slot(), &FollowedHeap::sampled(*layout, bytes))?;
+                    }
+                }
+                Ok(None)
+            }
+            Some(Change::Hopeless(share)) => {
+                followed.bound = None;
+                followed.stopped_ns = Some(now_ns());
+                Ok(Some(share))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The end of what a snapshot of this time counts: following may have ended before.
+    pub(super) fn counted_until(&self, taken_ns: u64) -> u64 {
+        self.0.as_ref().and_then(|followed| followed.stopped_ns).map_or(taken_ns, |at| at.min(taken_ns))
+    }
+
+    /// The largest distance between recorded objects that the bound has needed.
+    pub(super) fn sampling(&self) -> Option<Sampling> {
+        let longest = self.0.as_ref().map_or(0, |followed| followed.longest);
+        (longest > 0).then_some(Sampling::Bytes(longest))
     }
 
     /// Begins with an image whose JVM has become known: the kernel side needs the layout of its structures. Of a command that was just
@@ -66,7 +129,7 @@ impl JavaHeap {
         is_started: bool,
         attachment: &mut Attachment,
     ) -> Result<(), Error> {
-        let Some(Followed { images, .. }) = &mut self.0 else { return Ok(()) };
+        let Some(Followed { images, distance, .. }) = &mut self.0 else { return Ok(()) };
         if images.contains_key(&image) {
             return Ok(());
         }
@@ -78,15 +141,17 @@ impl JavaHeap {
             return Ok(());
         };
         let before = if is_started { None } else { jvm.allocated_by_threads() };
-        images.insert(image, Some(SampledHeap::new(&before.unwrap_or_default())));
-        Ok(attachment.set_java_heap(image.slot(), &layout)?)
+        let objects = SampledHeap::new(&before.unwrap_or_default());
+        images.insert(image, Some(Heap { layout, objects }));
+        Ok(attachment.set_java_heap(image.slot(), &FollowedHeap::sampled(layout, *distance))?)
     }
 
     /// Reads the names of new classes, before they are unloaded.
     pub(super) fn name_classes(&mut self, image: ImageId, jvm: &Jvm<ProcessMemory>) {
         self.receive();
         if let Some(Some(heap)) = self.0.as_mut().and_then(|followed| followed.images.get_mut(&image)) {
-            heap.name_classes(|class, name| jvm.class_name(class, name), |class| jvm.loader_name(class));
+            heap.objects
+                .name_classes(|class, name| jvm.class_name(class, name), |class| jvm.loader_name(class));
         }
     }
 
@@ -99,7 +164,9 @@ impl JavaHeap {
     ) -> LeadingFrames {
         let image = snapshot.image;
         let Some(followed) = &mut self.0 else { return LeadingFrames::default() };
-        let Some(heap) = followed.images.get_mut(&image).and_then(Option::as_mut) else {
+        let all_recorded = collector.counts_all() && followed.longest == 0 && followed.stopped_ns.is_none();
+        let Some(Heap { objects: heap, .. }) = followed.images.get_mut(&image).and_then(Option::as_mut)
+        else {
             // Nothing stands for them.
             let unread = snapshot.counters.insert(Counter::JavaObjectEarly, 0).unwrap_or_default();
             *snapshot.counters.entry(Counter::JavaObjectLost).or_default() += unread;
@@ -122,7 +189,7 @@ impl JavaHeap {
         };
         let mut stacks: Vec<_> = heap.objects().into_iter().map(stack).collect();
         // Sampling leaves out objects: the bytes that they stand for are unknown.
-        let threads = threads.filter(|_| collector.counts_all());
+        let threads = threads.filter(|_| all_recorded);
         let allocated_bytes = threads.map_or(0, |threads| heap.not_sampled(&threads));
         if allocated_bytes > 0 {
             let used = StackUse { allocated_bytes, ..StackUse::default() };
@@ -130,6 +197,8 @@ impl JavaHeap {
             stacks.push(CountedStack { row, of, is_without_stack: true, used });
         }
         *snapshot.counters.entry(Counter::UnnamedClass).or_default() += heap.unnamed();
+        *snapshot.counters.entry(Counter::UnfollowedAllocator).or_default() +=
+            u64::from(followed.stopped_ns.is_some());
         let identities = collector.add_counted(snapshot, &stacks);
         let frame = |name: &str| Frame::of_class(name.to_owned());
         LeadingFrames::of(identities.into_iter().zip(&stacks), frame, None)

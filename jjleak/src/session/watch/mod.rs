@@ -201,6 +201,7 @@ impl Watch {
         self.name_new();
         self.ask_jvms();
         self.accounting.meter.tick(&self.attachment);
+        self.adjust_objects()?;
         self.receive_memory();
         let images = self.attachment.processes().images();
         self.accounting.mappings.forget(&images);

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use super::accounting::Accounting;
 use super::{Watch, Watched};
 use crate::attach::{Measuring, Part, Programs, now_ns};
-use crate::cost::{Bound, Budget};
+use crate::cost::{Bound, Budget, ObjectBound};
 use crate::error_chain::chain;
 use crate::profile::Profile;
 use crate::session::{BoundError, CostBound, Error};
@@ -34,6 +35,9 @@ impl Watch {
     /// Attaches without probing, until [`Self::keep_within`]: cost before the first measurement would not count
     /// against the budget. For a single process.
     pub(in crate::session) fn rest_at_first(&mut self) -> Result<(), Error> {
+        if self.accounting.java_heap.is_followed() {
+            return Ok(());
+        }
         self.can_rest()?;
         self.attachment.rest(Part::Allocations);
         self.attachment.rest(Part::Frees);
@@ -42,6 +46,9 @@ impl Watch {
 
     /// Keeps the cost of profiling the only process within a bound.
     pub(in crate::session) fn keep_within(&mut self, bound: CostBound) -> Result<(), Error> {
+        if self.accounting.java_heap.is_followed() {
+            return self.keep_objects_within(bound.share);
+        }
         self.can_rest()?;
         let Some(watched) = self.processes.values().next() else { return Ok(()) };
         if !self.accounting.meter.calibrate() {
@@ -61,6 +68,29 @@ impl Watch {
         self.can_rest()?;
         self.accounting.bound = Some(bound);
         Ok(())
+    }
+
+    fn keep_objects_within(&mut self, share: f64) -> Result<(), Error> {
+        let Some(watched) = self.processes.values().next() else { return Ok(()) };
+        if !self.accounting.meter.calibrate() {
+            return Err(BoundError::BreakpointCost.into());
+        }
+        let measuring = Measuring::begin().map_err(BoundError::measure)?;
+        let bound = ObjectBound::begin(share, watched.pid(), measuring, &self.attachment);
+        self.accounting.java_heap.keep_within(bound);
+        Ok(())
+    }
+
+    /// Records as many objects of a Java heap as the bound permits. To be called about once a second.
+    pub(super) fn adjust_objects(&mut self) -> Result<(), Error> {
+        let Accounting { java_heap, meter, .. } = &mut self.accounting;
+        let Some(share) = java_heap.adjust(&mut self.attachment, meter)? else { return Ok(()) };
+        tracing::warn!(
+            "objects are no longer followed: breakpoints alone take {:.1} % of the process's CPU time, more than the bound (to do: a higher \
+             --max-overhead)",
+            100. * share
+        );
+        Ok(self.attachment.take_out()?)
     }
 
     /// Returns true if the cost is bounded.

@@ -188,7 +188,11 @@ impl Watch {
         for watched in processes.values_mut().filter(|watched| which(watched)) {
             watched.spending.read_cpu_time(watched.pid());
         }
-        let coverage = Coverage { windows: in_windows(collector, bound.as_ref()), ..*coverage };
+        let coverage = Coverage {
+            windows: in_windows(collector, bound.as_ref()),
+            sampling: java_heap.sampling().unwrap_or(coverage.sampling),
+            ..*coverage
+        };
         // Of many processes, each report has few new stacks: what was read of their files is not kept.
         let keeps_child = images.len() <= 1;
         if !keeps_child {
@@ -258,7 +262,7 @@ impl Watch {
                 }
                 objects.put_before(hash, pages.put_before(hash, stack))
             };
-            let span = watched.span(snapshot.taken_ns, now);
+            let span = watched.span(java_heap.counted_until(snapshot.taken_ns), now);
             let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);
             let below = |stack, thread| ThreadRoots::below(collector.thread_of(watched.image, thread), stack);
             evicted.add_to(&mut profile, &complete, collector, below);
