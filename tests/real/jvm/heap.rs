@@ -110,11 +110,11 @@ fn a_program_that_ends_is_counted_to_its_end() {
 fn classes_of_one_name_are_told_apart_by_their_loaders() {
     for jdk in jdks().into_iter().filter(|jdk| jdk.release != "8") {
         for options in COLLECTORS.into_iter().filter(|options| jdk.takes(options)) {
-            let java = jdk.java();
-            let launch = ["heap", "--strict", "--format", "json", "600", "1", "--", java.to_str().unwrap()];
-            let program = ["-Xmx64m", "-cp", classes().to_str().unwrap(), "Loaders", "20"];
-            let words = launch.into_iter().chain(options.iter().copied()).chain(program);
-            let classes = by_class(&Ended::of(words).assert_done().report());
+            let mut java = Java::start_loaders(&jdk.java(), &[options, &["-Xmx64m"]].concat());
+            let pid = java.pid().to_string();
+            let jjleak = Jjleak::attached(["heap", "-p", &pid, "--strict", "--format", "json", "600", "1"]);
+            java.ask("20");
+            let classes = by_class(&jjleak.interrupt().assert_done().report());
 
             let what = format!("JDK {} {options:?}: {:?}", jdk.release, classes.keys());
             let own = classes["Loaders$Page"].bytes;

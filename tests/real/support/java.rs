@@ -82,6 +82,11 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("HeapClasses"))
     }
 
+    /// Starts the program with three loaders of one class.
+    pub(crate) fn start_loaders(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Loaders"))
+    }
+
     /// Starts the program that keeps objects in this way.
     pub(crate) fn start_kept(java: &Path, options: &[&str], way: &str) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).args(["Kept", way]))
