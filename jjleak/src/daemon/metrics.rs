@@ -1,5 +1,6 @@
 //! Metrics in Prometheus' text format, version 0.0.4. Pure except for the daemon's own resource usage.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::fs;
 
@@ -9,6 +10,7 @@ use super::history::{Costs, History};
 use super::log::suppressed;
 use super::profile::Finding;
 use super::watch::Watched;
+use crate::processes::{Pid, Process};
 use crate::profile::MemoryKind;
 use crate::push::Status;
 
@@ -129,15 +131,17 @@ const fn float(bytes: u64) -> f64 {
     bytes as f64
 }
 
+/// What is known of watched processes.
+fn found<'a>(core: &'a Core, known: &'a BTreeMap<Pid, Finding>) -> Vec<Found<'a>> {
+    let found = |watched: &'a Watched| {
+        let Process { pid, comm, .. } = &watched.process;
+        Some((pid.to_string(), comm.as_str(), known.get(pid)?))
+    };
+    core.watcher.iter().filter_map(found).collect()
+}
+
 fn findings(core: &Core, out: &mut String) {
-    let found: Vec<Found<'_>> = core
-        .watcher
-        .iter()
-        .filter_map(|watched| {
-            let finding = core.findings.get(&watched.process.pid)?;
-            Some((watched.process.pid.to_string(), watched.process.comm.as_str(), finding))
-        })
-        .collect();
+    let found = found(core, &core.findings);
     let help = "Leaking call sites, by the last profile.";
     let mut sites = Family::new(out, "jjleak_process_leaking_call_sites", "gauge", help);
     for (pid, comm, finding) in &found {
@@ -165,8 +169,25 @@ fn findings(core: &Core, out: &mut String) {
         judged.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.is_last_judged));
     }
     let help = "Losses of the last profile, by counter.";
-    let mut lost = Family::new(out, "jjleak_process_lost", "gauge", help);
-    for (pid, comm, finding) in &found {
+    losses(&found, "jjleak_process_lost", help, out);
+    java_heaps(&self::found(core, &core.heaps), out);
+}
+
+/// What is allocated in Java heaps.
+fn java_heaps(found: &[Found<'_>], out: &mut String) {
+    let help = "Bytes allocated per second in the Java heap, by its last profile.";
+    let name = "jjleak_process_java_heap_allocated_bytes_per_second";
+    let mut rates = Family::new(out, name, "gauge", help);
+    for (pid, comm, heap) in found {
+        rates.sample(&[("pid", pid), ("comm", comm)], heap.allocation_rate);
+    }
+    let help = "Losses of the last profile of the Java heap, by counter.";
+    losses(found, "jjleak_process_java_heap_lost", help, out);
+}
+
+fn losses(found: &[Found<'_>], name: &'static str, help: &str, out: &mut String) {
+    let mut lost = Family::new(out, name, "gauge", help);
+    for (pid, comm, finding) in found {
         for (counter, count) in &finding.lost {
             lost.sample(&[("pid", pid), ("comm", comm), ("counter", counter)], count);
         }
@@ -288,7 +309,6 @@ fn cost() -> Option<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::Pid;
 
     #[test]
     fn labels_hold_whatever_a_process_calls_itself() {
@@ -311,6 +331,22 @@ mod tests {
                 "jjleak_process_profile_calls_per_second{pid=\"7\",comm=\"java\"} 2000",
                 "jjleak_process_profile_call_seconds{pid=\"7\",comm=\"java\"} 0.0000015",
                 "jjleak_process_profile_cpu_ratio{pid=\"7\",comm=\"java\"} 0.25",
+            ]
+        );
+    }
+
+    #[test]
+    fn java_heaps_have_their_rates_and_losses() {
+        let mut heap = finding();
+        (heap.allocation_rate, heap.lost) = (1.5e6, vec![("java_object_lost".to_owned(), 3)]);
+        let mut text = String::new();
+        java_heaps(&[("7".to_owned(), "java", &heap)], &mut text);
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "jjleak_process_java_heap_allocated_bytes_per_second{pid=\"7\",comm=\"java\"} 1500000",
+                "jjleak_process_java_heap_lost{pid=\"7\",comm=\"java\",counter=\"java_object_lost\"} 3",
             ]
         );
     }

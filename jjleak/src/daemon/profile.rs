@@ -79,6 +79,8 @@ pub struct Finding {
     pub last_verdict: String,
     /// Live bytes of the allocations since profiling began.
     pub live_bytes: u64,
+    /// Bytes allocated per second.
+    pub allocation_rate: f64,
     /// Method of estimation; `None` if everything was counted.
     pub estimate: Option<Estimate>,
     /// Overhead of profiling; `None` if unknown.
@@ -108,6 +110,7 @@ impl Finding {
             is_last_judged: entry.judged,
             last_verdict: entry.verdict.clone(),
             live_bytes: entry.live_bytes,
+            allocation_rate: entry.allocation_rate,
             estimate: entry.estimate.clone(),
             cost: entry.cost,
             is_last_final: entry.is_final(),

@@ -99,6 +99,9 @@ pub struct Entry {
     pub live_bytes: u64,
     /// Live objects.
     pub live_objects: u64,
+    /// Bytes allocated per second; 0 if unknown.
+    #[serde(default)]
+    pub allocation_rate: f64,
     /// True if there is a verdict on leaks.
     pub judged: bool,
     /// The verdict on the process, in words.
@@ -180,6 +183,7 @@ impl Entry {
             source: profile.coverage.source.name().to_owned(),
             live_bytes: live.bytes,
             live_objects: live.objects,
+            allocation_rate: per_second(profile.allocated().bytes, profile.elapsed()),
             judged: profile.is_judged(),
             verdict: verdict(profile),
             leaking_sites: leaks.len(),
@@ -262,6 +266,11 @@ fn verdict(profile: &Profile) -> String {
         }
         Some(from) => format!("{}; estimates from {from}", headline(profile)),
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+fn per_second(bytes: u64, over: Duration) -> f64 {
+    if over.is_zero() { 0. } else { bytes as f64 / over.as_secs_f64() }
 }
 
 #[cfg(test)]

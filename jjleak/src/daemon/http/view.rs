@@ -57,6 +57,7 @@ pub(super) struct ProcessView {
 pub(super) struct HeapView {
     /// The functions that allocate most, and the classes.
     pub(super) summary: String,
+    pub(super) allocated_bytes_per_s: f64,
     pub(super) lost: Vec<(String, u64)>,
     pub(super) profile: Option<String>,
 }
@@ -130,6 +131,7 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
     });
     let java_heap = core.heaps.get(&process.pid).map(|heap| HeapView {
         summary: heap.verdict.clone(),
+        allocated_bytes_per_s: heap.allocation_rate,
         lost: heap.lost.clone(),
         profile: heap.shown(history).map(ToString::to_string),
     });
