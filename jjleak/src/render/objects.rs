@@ -48,14 +48,11 @@ struct Class<'a> {
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
-    let allocated = profile.allocated();
     let mut head = vec![format!(
-        "[{time}] {}{}: {} allocated in the Java heap{}, {} objects",
+        "[{time}] {}{}: {}",
         printable(&profile.process.to_string()),
         units::over(profile.elapsed()),
-        approximate(allocated.bytes),
-        per_second(allocated.bytes, profile.elapsed()).map_or_else(String::new, |rate| format!(" ({rate})")),
-        grouped(allocated.objects),
+        headline(profile),
     )];
     // A histogram says more than the cause in the lines after the first.
     let growth = if profile.kept.is_empty() { profile.growth.len() } else { 1 };
@@ -66,14 +63,33 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     let tail = tail(profile);
     let most = if profile.kept.is_empty() { CLASSES } else { CLASSES_BESIDE_KEPT };
     let beside_a_path = LINES.saturating_sub(rows(&head) + rows(&tail) + PATH + CLASSES_AROUND);
-    head.extend(classes(profile, beside_a_path.clamp(CLASSES_AT_LEAST, most)));
+    head.extend(class_lines(profile, beside_a_path.clamp(CLASSES_AT_LEAST, most)));
     let left = LINES.saturating_sub(rows(&head) + rows(&tail));
     let paths = paths(profile, options.selection.top, left);
     head.iter().chain(&paths).chain(&tail).try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// A table of the classes with the most bytes.
-fn classes(profile: &Profile, most: usize) -> Vec<String> {
+/// `21.9 MiB allocated in the Java heap (27.3 MiB/s), 408,722 objects`.
+pub(super) fn headline(profile: &Profile) -> String {
+    let allocated = profile.allocated();
+    let rate = per_second(allocated.bytes, profile.elapsed());
+    format!(
+        "{} allocated in the Java heap{}, {} objects",
+        approximate(allocated.bytes),
+        rate.map_or_else(String::new, |rate| format!(" ({rate})")),
+        grouped(allocated.objects),
+    )
+}
+
+/// The classes with the most bytes, and a line on the others.
+pub(super) struct ClassTable {
+    /// Names of the columns, then the classes: name, bytes, half of the 95 % interval, share, and rate.
+    pub(super) rows: Vec<[String; 5]>,
+    pub(super) rest: Option<String>,
+}
+
+/// At most so many classes; `None` if no object was announced.
+pub(super) fn classes(profile: &Profile, most: usize) -> Option<ClassTable> {
     let mut classes: HashMap<&str, Class<'_>> = HashMap::new();
     for stack in &profile.stacks {
         let name = class_of(stack).map_or("", |frame| frame.symbol.as_str());
@@ -83,20 +99,25 @@ fn classes(profile: &Profile, most: usize) -> Vec<String> {
     }
     let mut classes: Vec<_> = classes.into_values().collect();
     classes.sort_by_key(|class| (std::cmp::Reverse(class.allocated.bytes), class.name));
-    if classes.is_empty() {
-        return vec![
-            "no object was announced: HotSpot announces one when a thread takes a new buffer (TLAB)"
-                .to_owned(),
-        ];
-    }
-    let shown: Vec<_> = classes.iter().take(most).map(|class| row(class, profile)).collect();
-    let mut lines = table(&shown);
-    let rest = classes.get(most..).unwrap_or_default();
-    if !rest.is_empty() {
+    let rest = classes.get(most..).filter(|rest| !rest.is_empty()).map(|rest| {
         let bytes = rest.iter().map(|class| class.allocated.bytes).sum();
-        lines.push(format!("and {} more classes: {}", rest.len(), approximate(bytes)));
+        format!("and {} more classes: {}", rest.len(), approximate(bytes))
+    });
+    let shown = classes.iter().take(most).map(|class| row(class, profile));
+    let columns = ["class", "allocated", "95 %", "share", "rate"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(columns).chain(shown).collect();
+    (rows.len() > 1).then_some(ClassTable { rows, rest })
+}
+
+/// Reason why there are no classes.
+pub(super) const NOTHING_ANNOUNCED: &str =
+    "no object was announced: HotSpot announces one when a thread takes a new buffer (TLAB)";
+
+fn class_lines(profile: &Profile, most: usize) -> Vec<String> {
+    match classes(profile, most) {
+        Some(ClassTable { rows, rest }) => table(&rows).into_iter().chain(rest).collect(),
+        None => vec![NOTHING_ANNOUNCED.to_owned()],
     }
-    lines
 }
 
 /// Classes of which the JVM keeps more than at the beginning.
@@ -141,10 +162,7 @@ fn row(class: &Class<'_>, profile: &Profile) -> [String; 5] {
 }
 
 /// Columns of equal width; all but the last are aligned to the right.
-fn table(rows: &[[String; 5]]) -> Vec<String> {
-    let mut all = vec![["", "", "", "", ""].map(str::to_owned)];
-    all[0] = ["class", "allocated", "95 %", "share", "rate"].map(str::to_owned);
-    all.extend_from_slice(rows);
+fn table(all: &[[String; 5]]) -> Vec<String> {
     let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = [0, 1, 2, 3, 4].map(width);
     let line = |[class, bytes, error, share, rate]: &[String; 5]| {

@@ -16,6 +16,7 @@ use crate::profile::{FrameKind, Profile, SourceKind};
 
 mod chart;
 mod data;
+mod objects;
 mod sections;
 
 const STYLE: &str = include_str!("page.css");

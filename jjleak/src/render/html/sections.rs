@@ -7,12 +7,11 @@ use super::super::cost::{cost_in_words, share_in_words};
 use super::super::counters::{Counted, losses, notes};
 use super::super::findings::{Causes, called_from, figures, sentences_of, title};
 use super::super::label::{NO_STACK, label, module, printable};
-use super::super::objects;
 use super::super::threads::ThreadShares;
 use super::super::verdicts::{approximate, evidence, is_watched, of_what_is_shown};
 use super::super::words::{Words, words};
 use super::super::{Options, TOOL, live_or_allocated, live_unknown, units};
-use super::chart;
+use super::{chart, objects};
 use crate::analyze::Finding;
 use crate::profile::{
     Ages, Basis, Coverage, Frame, FrameKind, Moment, Profile, Sampling, SharedFrame, SourceKind,
@@ -81,6 +80,9 @@ fn card(name: &str, big: &str, exact: &str, class: &str) -> Markup {
 
 /// The verdict on the process, the advice, and what leaks or grows, worst first; nothing for a profile that cannot be judged.
 pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
+    if profile.coverage.source == SourceKind::JavaHeap {
+        return objects::conclusion(profile);
+    }
     if !is_watched(profile) {
         return growth(profile);
     }
@@ -103,8 +105,7 @@ pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
 
 /// Growth of the process, for a profile without verdicts.
 fn growth(profile: &Profile) -> Markup {
-    let lines: Vec<_> = profile.growth.iter().cloned().chain(objects::kept(profile)).collect();
-    let [first, rest @ ..] = &lines[..] else { return Markup::default() };
+    let [first, rest @ ..] = &profile.growth[..] else { return Markup::default() };
     html! {
         section #conclusion {
             h2 { (printable(first)) }

@@ -107,3 +107,20 @@ fn everything_a_reader_asks_for_is_there() {
     }
     assert!(html(&sample::empty_profile()).contains("Nothing lives."));
 }
+
+#[test]
+fn a_page_on_a_java_heap_begins_with_the_classes() {
+    let mut profile = sample::empty_profile();
+    profile.coverage.source = SourceKind::JavaHeap;
+    profile.stacks = vec![StackProfile {
+        frames: sample::shared([Frame::of_class("shop.Order<b>".to_owned())]),
+        allocated: Totals { bytes: 3 << 20, objects: 1_000 },
+        ..sample::empty_stack()
+    }];
+
+    let page = html(&profile);
+
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is missing: {page}"));
+    assert!(place("3.0 MiB allocated in the Java heap") < place("<td><code>shop.Order&lt;b&gt;</code></td>"));
+    assert!(place("shop.Order&lt;b&gt;") < place("id=\"graph\""));
+}
