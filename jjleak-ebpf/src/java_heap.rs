@@ -2,11 +2,10 @@
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
-use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use jjleak_common::{
     counter::Counter,
     java_heap::{FollowedHeap, HeapLayout, RING_BYTES, Reason, Record, ThreadHeap},
-    sampling::{WEIGHT_ONE, draws_of_bytes, weight_of},
+    sampling::{WEIGHT_ONE, draws_of_bytes},
 };
 
 use crate::{
@@ -88,13 +87,13 @@ fn weight(heap: *const FollowedHeap, bytes: u64) -> u64 {
     let (scale, certain_from) = unsafe {
         (read_volatile(addr_of!((*heap).sample_scale)), read_volatile(addr_of!((*heap).sample_certain_from)))
     };
-    if scale == 0 {
-        return if sampling::leaves_out(bytes) { 0 } else { sampling::weight(bytes) };
+    if scale != 0 {
+        sampling::weight_unless_left_out(draws_of_bytes(scale, certain_from, bytes))
+    } else if sampling::is_on() {
+        sampling::weight_unless_left_out(sampling::draws(bytes))
+    } else {
+        WEIGHT_ONE
     }
-    let draws = draws_of_bytes(scale, certain_from, bytes);
-    // SAFETY: has no preconditions.
-    let is_left_out = unsafe { bpf_get_prandom_u32() } as u32 as u64 >= draws;
-    if is_left_out { 0 } else { weight_of(draws) }
 }
 
 #[inline(always)]

@@ -35,8 +35,7 @@ pub(crate) fn address(block: u64) -> u64 {
 /// Decides at random if an allocation of this size is left out.
 #[inline(always)]
 pub(crate) fn leaves_out(size: u64) -> bool {
-    // SAFETY: has no preconditions.
-    is_on() && unsafe { bpf_get_prandom_u32() } as u32 as u64 >= draws(size)
+    is_on() && misses(draws(size))
 }
 
 /// Number of blocks that a sampled block with this size in its record represents.
@@ -51,8 +50,23 @@ pub(crate) fn weight(size: u64) -> u64 {
     }
 }
 
+/// Weight of an object that this many random numbers select; 0 if it is left out.
 #[inline(always)]
-fn draws(size: u64) -> u64 {
+pub(crate) fn weight_unless_left_out(draws: u64) -> u64 {
+    if misses(draws) { 0 } else { weight_of(draws) }
+}
+
+/// Draws a random number, and returns true if it is not among this many.
+#[inline(always)]
+fn misses(draws: u64) -> bool {
+    // SAFETY: has no preconditions.
+    let number = unsafe { bpf_get_prandom_u32() };
+    number as u32 as u64 >= draws
+}
+
+/// Number of random numbers that select an allocation of this size while allocations are sampled.
+#[inline(always)]
+pub(crate) fn draws(size: u64) -> u64 {
     if setting!(sample_scale) != 0 {
         draws_of_bytes(setting!(sample_scale), setting!(sample_certain_from), size)
     } else {

@@ -389,7 +389,7 @@ impl Attachment {
         Ok(Records::new(Ring::new(self.ring(names::JAVA_OBJECTS)?), java_heap::RING_BYTES))
     }
 
-    /// Sets what is to be known of a process's Java heap; the default value if it has none any more.
+    /// Gives the kernel side a process's Java heap; the default value if it is not followed any more.
     pub fn set_java_heap(&mut self, slot: ProcessSlot, heap: &java_heap::FollowedHeap) -> Result<(), Error> {
         let map = self.map_mut(names::JAVA_HEAPS)?;
         let mut heaps = Array::<_, java_heap::FollowedHeap>::try_from(map).map_err(Error::table)?;

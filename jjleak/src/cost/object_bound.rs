@@ -24,15 +24,15 @@ const HOPELESS: u32 = 3;
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_field_names, reason = "the unit")]
 struct Spent {
-    /// Of breakpoints, at which an object is announced.
+    /// CPU time of breakpoints, at which objects are announced.
     breakpoints_s: f64,
-    /// Of the programs there, which record it.
+    /// CPU time of the BPF programs there, which record them.
     recording_s: f64,
-    /// Of the process itself.
+    /// CPU time of the process itself.
     own_s: f64,
 }
 
-/// Change of what is recorded.
+/// A change in how many objects are recorded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
     /// From now on, one object in so many bytes is recorded; 0 for all.

@@ -131,7 +131,7 @@ const fn float(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// What is known of watched processes.
+/// Watched processes with something known of each.
 fn found<'a>(core: &'a Core, known: &'a BTreeMap<Pid, Finding>) -> Vec<Found<'a>> {
     let found = |watched: &'a Watched| {
         let Process { pid, comm, .. } = &watched.process;
@@ -173,7 +173,7 @@ fn findings(core: &Core, out: &mut String) {
     java_heaps(&self::found(core, &core.heaps), out);
 }
 
-/// What is allocated in Java heaps.
+/// Allocation in Java heaps.
 fn java_heaps(found: &[Found<'_>], out: &mut String) {
     let help = "Bytes allocated per second in the Java heap, by its last profile.";
     let name = "jjleak_process_java_heap_allocated_bytes_per_second";

@@ -17,7 +17,7 @@ const OWN: [(&str, &str); 2] = [
 /// The loader of the JDK's own classes, which is no object.
 const BOOT: &str = "boot";
 
-/// Places of what leads from a class to its loader.
+/// Fields on the way from a class to its loader.
 #[derive(Debug)]
 pub(super) struct LoaderLayout {
     data: Field,

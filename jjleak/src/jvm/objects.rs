@@ -17,7 +17,7 @@ const REMAPPED_MASK: u64 = 15;
 const ZGC_OFFSET_BITS: u32 = 42;
 const ZGC_VIEWS: u32 = 3;
 
-/// Places of what says how objects refer to each other, and to their classes.
+/// Flags and fields that say how objects refer to each other and to their classes.
 #[derive(Debug)]
 pub(crate) struct ObjectLayout {
     /// Address of the flag; `None` before JDK 24.
