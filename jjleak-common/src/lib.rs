@@ -61,6 +61,8 @@ pub mod names {
     pub const SPILL: &str = "SPILL";
     /// Array of [`crate::stack::StackRow`], memory-mapped.
     pub const STACKS: &str = "STACKS";
+    /// One array element of `u32`, memory-mapped: the number of times that the used part of [`STACKS`] has doubled.
+    pub const STACK_DOUBLINGS: &str = "STACK_DOUBLINGS";
     /// Array of [`crate::stack::StackUsage`], parallel to [`PROCESSES`], memory-mapped.
     pub const STACK_USAGE: &str = "STACK_USAGE";
     /// Ring buffer of [`crate::stack::StackRecord`], each truncated after its last frame.

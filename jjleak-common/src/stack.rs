@@ -6,6 +6,9 @@
 //! up, it also evicts stacks without live blocks. A stack whose probe sequence passes an emptied row may then get a
 //! second row, which the user side adds to the first.
 //!
+//! The table begins with few rows, and doubles when a burst of new stacks comes or many have live blocks. A doubling moves
+//! no row: a stack that allocates again gets a second row at its new place.
+//!
 //! A row that is evicted first gets the hash [`EVICTED`], which no walk finds. The user side then waits for the programs
 //! that run at that time. From then on, nobody counts for the row: walks, kept walks and pending calls compare the
 //! hash each time. If the stack has no live blocks now, its sums are final: the user side moves them, and empties the
@@ -23,8 +26,12 @@ pub use frame::{InterpretedFrame, StackFrame};
 /// limits a per-CPU value, which has the buffers of a walk, to 32 KiB.
 pub const MAX_FRAMES: usize = 512;
 
-/// Default capacity in stacks with live blocks, in 2^17 rows of 32 bytes.
-pub const DEFAULT_STACKS: u32 = 40_000;
+/// Default capacity in stacks with live blocks, in 2^19 rows of 32 bytes.
+pub const DEFAULT_STACKS: u32 = 160_000;
+
+/// log2 of the number of rows that are used at first, for 40,000 stacks with live blocks. The user side reads all used rows at
+/// each snapshot.
+const FIRST_ROWS_LOG2: u32 = 17;
 
 /// Maximum capacity in stacks.
 pub const MAX_STACKS: u32 = 1 << 24;
@@ -40,6 +47,12 @@ pub const fn rows_log2(stacks: u32) -> u32 {
     let stacks = if stacks < 64 { 64 } else { stacks };
     let rows_log2 = (3 * stacks).next_power_of_two().ilog2();
     if rows_log2 > MAX_ROWS_LOG2 { MAX_ROWS_LOG2 } else { rows_log2 }
+}
+
+/// log2 of the number of rows used at first of a table with room for so many.
+#[must_use]
+pub const fn first_rows_log2(rows_log2: u32) -> u32 {
+    if rows_log2 < FIRST_ROWS_LOG2 { rows_log2 } else { FIRST_ROWS_LOG2 }
 }
 
 /// Maximum number of rows of one process: half of them, so that a process that makes new stacks without end leaves
@@ -280,7 +293,7 @@ mod tests {
 
     #[test]
     fn there_are_rows_for_the_stacks_asked_for() {
-        assert_eq!(rows_log2(DEFAULT_STACKS), 17);
+        assert_eq!(rows_log2(DEFAULT_STACKS), 19);
         assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (8, 12, 25));
     }
 

@@ -1,6 +1,9 @@
 //! BPF maps, and globals set by the loader.
 
-use core::{ffi::c_void, ptr};
+use core::{
+    ffi::c_void,
+    ptr::{self, read_volatile},
+};
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
@@ -42,6 +45,9 @@ pub(crate) static SPILL: HashMap<u64, Record> =
 #[map]
 pub(crate) static STACKS: Array<StackRow> =
     Array::with_max_entries(FIRST_ROW + (1 << stack::rows_log2(DEFAULT_STACKS)), BPF_F_MMAPABLE);
+/// The user side increases it.
+#[map]
+static STACK_DOUBLINGS: Array<u32> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static STACK_USAGE: Array<StackUsage> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
 /// Set by the loader to the number of stack rows if totals are requested.
@@ -112,9 +118,12 @@ pub(crate) fn live_sets_log2() -> u32 {
     setting!(live_sets_log2)
 }
 
+/// log2 of the number of rows of the stack table that are used. It can grow between two calls.
 #[inline(always)]
 pub(crate) fn stack_rows_log2() -> u32 {
-    setting!(stack_rows_log2)
+    // SAFETY: points into a map value.
+    let doublings = STACK_DOUBLINGS.get_ptr(0).map_or(0, |doublings| unsafe { read_volatile(doublings) });
+    setting!(stack_rows_log2) + (doublings & 15)
 }
 
 /// Returns true if the live bytes of each stack are summed up on every allocation and free. Constant for the verifier, like all

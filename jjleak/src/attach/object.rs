@@ -39,7 +39,7 @@ const PAGE: u32 = 4096;
 pub struct Capacity {
     /// Live blocks, up to [`live::MAX_BLOCKS`].
     pub blocks: u32,
-    /// Distinct stacks, up to [`stack::MAX_STACKS`].
+    /// Stacks with live blocks, up to [`stack::MAX_STACKS`].
     pub stacks: u32,
     /// Bytes of frames of new stacks that wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
     pub frame_bytes: u32,
@@ -220,7 +220,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         sample_scale,
         sample_certain_from,
         live_sets_log2: live::sets_log2(capacity.blocks),
-        stack_rows_log2: stack::rows_log2(capacity.stacks),
+        stack_rows_log2: stack::first_rows_log2(stack::rows_log2(capacity.stacks)),
         // The kernel requires a power of two of pages.
         frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
         in_initial_pid_namespace: (namespace.ino() == INITIAL_PID_NAMESPACE).into(),
@@ -237,7 +237,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
 
 /// Sizes of the maps that depend on the settings: entries, or bytes of ring buffers.
 fn map_entries(settings: &Settings, constants: &Constants) -> [(&'static str, u32); 11] {
-    let stacks = FIRST_ROW + (1 << constants.stack_rows_log2);
+    let stacks = FIRST_ROW + (1 << stack::rows_log2(settings.capacity.stacks));
     let java = if settings.programs == Programs::JavaHeap { JAVA_RING_BYTES } else { UNUSED_RING_BYTES };
     [
         (names::LIVE, 1 << constants.live_sets_log2),

@@ -157,10 +157,10 @@ pub(super) struct Args {
     pub(super) max_live: u32,
 
     /// Maximum number of distinct stacks with live blocks, 100 to 200 bytes each; stacks without leave the table before it
-    /// fills up, and keep their totals, unless --max-overhead is given [default: 40000; four times that with --follow, --name, --system-wide or --threads]
-    #[arg(long, value_name = "N", help_heading = "Capacities")]
+    /// fills up, and keep their totals, unless --max-overhead is given
+    #[arg(long, value_name = "N", default_value_t = stack::DEFAULT_STACKS, help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
-    pub(super) max_stacks: Option<u32>,
+    pub(super) max_stacks: u32,
 
     /// Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; twice
     /// that with --follow, --name, --system-wide or --threads]
@@ -217,8 +217,7 @@ pub(super) struct Args {
     pub(super) verbose: u8,
 }
 
-/// Factors on the default room for stacks, and for frames of new ones, if processes are followed or threads distinguished.
-const STACKS_WHERE_FOLLOWED: u32 = 4;
+/// Factor on the default room for frames of new stacks if processes are followed or threads distinguished.
 const FRAMES_WHERE_FOLLOWED: u32 = 2;
 
 /// Target of a run.
@@ -300,10 +299,10 @@ impl Args {
     pub(super) fn apply(&self, settings: &mut Settings) {
         // Stacks are kept per process, or thread, and for a while after it has ended.
         let one = settings.following == Following::Nobody && !self.threads;
-        let (stacks, frames) = if one { (1, 1) } else { (STACKS_WHERE_FOLLOWED, FRAMES_WHERE_FOLLOWED) };
+        let frames = if one { 1 } else { FRAMES_WHERE_FOLLOWED };
         settings.capacity = Capacity {
             blocks: self.max_live,
-            stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * stacks),
+            stacks: self.max_stacks,
             frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * frames),
             rows: self.max_rows.unwrap_or(settings.capacity.rows),
             ..settings.capacity

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::{COMM_BYTES, ImageId};
-use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackRow, StackStatus, StackUsage};
+use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackStatus, StackUsage};
 use jjleak_common::unwind::MAX_FOUND;
 use nix::sys::eventfd::EventFd;
 
+use super::stack_table::{StackTable, TableSize};
 use super::threads::Threads;
 use super::{stacks, usage};
 use crate::attach::{Error, Mapped, RingThread};
@@ -29,9 +30,13 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Begins to receive. If no thread can be started, frames are received by [`Self::receive`] only.
-    pub(super) fn new(records: RingBuf<MapData>, usage: Mapped<StackUsage>) -> Result<Self, Error> {
+    pub(super) fn new(
+        records: RingBuf<MapData>,
+        usage: Mapped<StackUsage>,
+        table_size: Arc<TableSize>,
+    ) -> Result<Self, Error> {
         let waiting = records.as_fd().try_clone_to_owned().map_err(Error::Map)?;
-        let ring = Mutex::new(Ring { records, usage, inbox: Vec::new() });
+        let ring = Mutex::new(Ring { records, usage, table_size, inbox: Vec::new() });
         let arrived = EventFd::new().map_err(|errno| Error::Map(errno.into()))?;
         let shared = Arc::new(Shared { ring, arrived });
         let thread = {
@@ -48,7 +53,7 @@ impl Frames {
     }
 
     /// Receives waiting records.
-    pub(super) fn receive(&mut self, table: &Mapped<StackRow>) {
+    pub(super) fn receive(&mut self, table: &StackTable) {
         let records = {
             let mut ring = self.shared.ring();
             ring.drain();
@@ -153,12 +158,15 @@ struct Shared {
 struct Ring {
     records: RingBuf<MapData>,
     usage: Mapped<StackUsage>,
+    table_size: Arc<TableSize>,
     /// Received records: at most one for each row of the stack table, and those of rows that were emptied since.
     inbox: Vec<Record>,
 }
 
 impl Ring {
+    /// Receives waiting records, and makes room for more stacks.
     fn drain(&mut self) {
+        self.table_size.widen(usage::used(&self.usage));
         while let Some(bytes) = self.records.next() {
             if let Some(record) = parse(&bytes) {
                 usage::add_received(&self.usage, record.image.slot(), bytes.len());

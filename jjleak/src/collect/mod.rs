@@ -12,6 +12,7 @@ mod live;
 mod mappings;
 mod snapshots;
 mod spill;
+mod stack_table;
 mod stacks;
 mod threads;
 mod timelines;
@@ -29,7 +30,7 @@ use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{StackFrame, StackRow, StackTotals, StackUsage, lost_row};
+use jjleak_common::stack::{StackFrame, StackTotals, StackUsage, lost_row};
 
 use crate::attach::{Attachment, Error, Mapped, Programs, Settings, now_ns};
 use crate::fast_map::{FastMap, fast_map};
@@ -38,6 +39,7 @@ use crate::snapshot::{Allocated, RawStack, Thread};
 use crate::unwind::StackCopy;
 use eviction::EvictionSchedule;
 use frames::Frames;
+use stack_table::StackTable;
 use timelines::Timelines;
 use unfinished::UnfinishedStacks;
 use windows::WindowSums;
@@ -50,7 +52,7 @@ pub struct Collector {
     live: Mapped<LiveSet>,
     freed: Mapped<FreedLog>,
     totals: Mapped<StackTotals>,
-    stacks: Mapped<StackRow>,
+    stacks: StackTable,
     usage: Mapped<StackUsage>,
     counters: Mapped<CounterRow>,
     frames: Frames,
@@ -78,6 +80,8 @@ impl Collector {
         let Settings { sampling, combined, threads, mappings, faults, programs, .. } = *attachment.settings();
         let mut live = Mapped::writable(attachment.map(names::LIVE)?)?;
         live.release();
+        let stacks = StackTable::new(attachment)?;
+        let table_size = stacks.size();
         Ok(Self {
             freed: Mapped::writable(attachment.map(names::FREED)?)?,
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
@@ -89,7 +93,7 @@ impl Collector {
             rows_with_blocks: 0,
             since_ns: now_ns(),
             live,
-            stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
+            stacks,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
             schedule: EvictionSchedule::default(),
             keeps_uncounted: mappings.is_some() || faults || programs == Programs::JavaHeap,
@@ -97,6 +101,7 @@ impl Collector {
             frames: Frames::new(
                 attachment.ring(names::FRAMES)?,
                 Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
+                table_size,
             )?,
             unfinished: UnfinishedStacks::receive(attachment.ring(names::UNFINISHED)?)?,
             finished: fast_map(0),

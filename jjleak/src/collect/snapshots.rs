@@ -102,7 +102,7 @@ impl Collector {
         self.live.hold()?;
         let spill = attachment.map(names::SPILL)?;
         // A row belongs to one image: an index by row avoids searching. Most rows have no sum.
-        let mut places_of_rows = vec![u32::MAX; self.stacks.len()];
+        let mut places_of_rows = vec![u32::MAX; self.stacks.len() as usize];
         let mut sums: Vec<(u32, Sum)> = Vec::with_capacity(self.rows_with_blocks);
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);

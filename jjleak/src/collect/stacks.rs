@@ -9,6 +9,7 @@ use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::{FIRST_ROW, StackHash, StackRow, StackTotals, StackUsage, lost_row};
 use jjleak_common::unwind::layer;
 
+use super::stack_table::StackTable;
 use super::usage;
 use crate::attach::{Images, Mapped};
 use crate::fast_map::FastMap;
@@ -16,20 +17,16 @@ use crate::snapshot::sums::rounded;
 use crate::snapshot::{Allocated, LiveBlocks, RawStack, StackUse};
 
 /// All used rows of each of these images, in order.
-pub(super) fn read(
-    table: &Mapped<StackRow>,
-    images: &[ImageId],
-    sampling: Sampling,
-) -> Vec<Vec<(u32, StackUse)>> {
+pub(super) fn read(table: &StackTable, images: &[ImageId], sampling: Sampling) -> Vec<Vec<(u32, StackUse)>> {
     let lost = |image: &ImageId| {
         let lost = lost_row(image.slot());
-        table.get(lost as usize).and_then(|row| Some((lost, used(row, sampling)?)))
+        table.get(lost).and_then(|row| Some((lost, used(row, sampling)?)))
     };
     let mut stacks: Vec<Vec<_>> = images.iter().map(|image| lost(image).into_iter().collect()).collect();
     let places: FastMap<_, _> =
         images.iter().zip(0..).map(|(image, place): (_, usize)| (image, place)).collect();
     for (index, row) in rows(table) {
-        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        // SAFETY: `row` is valid for reads (`StackTable::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
         if image.generation() != 0
             && let Some(place) = places.get(&image)
@@ -42,10 +39,10 @@ pub(super) fn read(
 }
 
 /// Clears the rows of images that have ended, and returns them.
-pub(super) fn remove(table: &Mapped<StackRow>, usage: &Mapped<StackUsage>, images: &Images) -> BTreeSet<u32> {
+pub(super) fn remove(table: &StackTable, usage: &Mapped<StackUsage>, images: &Images) -> BTreeSet<u32> {
     let mut removed = BTreeSet::new();
     for (index, row) in rows(table) {
-        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        // SAFETY: `row` is valid for reads (`StackTable::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
         // A row without an image is free, or being claimed.
         if image.generation() != 0 && !images.is_current(image) {
@@ -68,9 +65,9 @@ pub(super) struct UsedRow {
 }
 
 /// All used rows, apart from those that are being claimed.
-pub(super) fn used_rows(table: &Mapped<StackRow>) -> impl Iterator<Item = UsedRow> {
+pub(super) fn used_rows(table: &StackTable) -> impl Iterator<Item = UsedRow> {
     rows(table).filter_map(|(index, row)| {
-        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        // SAFETY: `row` is valid for reads (`StackTable::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
         (image.generation() != 0).then(|| UsedRow {
             row: index,
@@ -82,12 +79,12 @@ pub(super) fn used_rows(table: &Mapped<StackRow>) -> impl Iterator<Item = UsedRo
 }
 
 /// What was allocated from the stack in a row, in the kernel side's unit.
-pub(super) fn allocated_in(table: &Mapped<StackRow>, row: u32) -> Allocated {
-    table.get(row as usize).map_or(Allocated::default(), |row| allocated_of(row))
+pub(super) fn allocated_in(table: &StackTable, row: u32) -> Allocated {
+    table.get(row).map_or(Allocated::default(), |row| allocated_of(row))
 }
 
 fn allocated_of(row: *const StackRow) -> Allocated {
-    // SAFETY: `row` is valid for reads (`Mapped::get`).
+    // SAFETY: `row` is valid for reads (`StackTable::get`).
     unsafe {
         Allocated {
             objects: read_volatile(addr_of!((*row).allocated_objects)),
@@ -97,31 +94,31 @@ fn allocated_of(row: *const StackRow) -> Allocated {
 }
 
 /// Sets the hash of a used row: [`EVICTED`](jjleak_common::stack::EVICTED), or the one that it had before.
-pub(super) fn set_hash(table: &Mapped<StackRow>, row: u32, hash: u64) {
-    if let Some(row) = table.get(row as usize) {
+pub(super) fn set_hash(table: &StackTable, row: u32, hash: u64) {
+    if let Some(row) = table.get(row) {
         // SAFETY: mapped for writing. The kernel side changes only the hashes of free rows.
         unsafe { write_volatile(addr_of_mut!((*row).hash), hash) };
     }
 }
 
 /// Frees the row of an evicted stack.
-pub(super) fn free(table: &Mapped<StackRow>, row: u32) {
-    if let Some(row) = table.get(row as usize) {
+pub(super) fn free(table: &StackTable, row: u32) {
+    if let Some(row) = table.get(row) {
         empty(row);
     }
 }
 
 /// Clears the row of allocations without a stack.
-pub(super) fn reset_lost(table: &Mapped<StackRow>, slot: ProcessSlot) {
-    if let Some(row) = table.get(lost_row(slot) as usize) {
+pub(super) fn reset_lost(table: &StackTable, slot: ProcessSlot) {
+    if let Some(row) = table.get(lost_row(slot)) {
         empty(row);
     }
 }
 
 /// Identity of the stack in a row; 0 if there is none.
-pub(super) fn hash(table: &Mapped<StackRow>, row: u32) -> u64 {
-    let row = table.get(row as usize);
-    // SAFETY: `row` is valid for reads (`Mapped::get`).
+pub(super) fn hash(table: &StackTable, row: u32) -> u64 {
+    let row = table.get(row);
+    // SAFETY: `row` is valid for reads (`StackTable::get`).
     row.map_or(0, |row| unsafe { read_volatile(addr_of!((*row).hash)) })
 }
 
@@ -139,13 +136,12 @@ pub(super) fn identity(image: ImageId, stack: &RawStack, with_threads: bool) -> 
 }
 
 /// The rows available to stacks.
-fn rows(table: &Mapped<StackRow>) -> impl Iterator<Item = (u32, *mut StackRow)> {
-    let rows = (FIRST_ROW..).zip(FIRST_ROW as usize..table.len());
-    rows.filter_map(|(row, index)| Some((row, table.get(index)?)))
+fn rows(table: &StackTable) -> impl Iterator<Item = (u32, *mut StackRow)> {
+    (FIRST_ROW..table.len()).filter_map(|row| Some((row, table.get(row)?)))
 }
 
 fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
-    // SAFETY: `row` is valid for reads (`Mapped::get`).
+    // SAFETY: `row` is valid for reads (`StackTable::get`).
     let (hash, allocated_objects, allocated_bytes) = unsafe {
         (
             read_volatile(addr_of!((*row).hash)),
@@ -163,10 +159,10 @@ fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
 }
 
 /// Objects and bytes allocated so far, by row.
-pub(super) fn allocated(table: &Mapped<StackRow>, sampling: Sampling) -> Vec<(u64, u64)> {
+pub(super) fn allocated(table: &StackTable, sampling: Sampling) -> Vec<(u64, u64)> {
     let rows = (0..table.len()).map_while(|index| table.get(index));
     let allocated = rows.map(|row| {
-        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        // SAFETY: `row` is valid for reads (`StackTable::get`).
         let count = unsafe { read_volatile(addr_of!((*row).allocated_objects)) };
         if count == 0 {
             return (0, 0);

@@ -29,6 +29,9 @@ const MOST_IN_USE: usize = 1_600;
 const ONE_KEPT: usize = 1_000;
 /// After this time without allocations, a stack leaves the table whatever it is waiting for.
 const IDLE: Duration = Duration::from_secs(10);
+/// Stacks that keep their blocks, more than a process may have in the rows that are used at first, and how many come at a time.
+const STANDING: usize = 70_000;
+const STANDING_AT_ONCE: usize = 5_000;
 /// Stacks of the long run, and how many of them keep their block.
 const MILLION: u64 = 1_000_000;
 const LIVE: u64 = 20;
@@ -119,6 +122,29 @@ fn a_stack_that_comes_back_is_the_same_stack() {
     assert_each_stack_is_there_once(&report);
     let mut passing = report.stacks.iter().filter(|stack| number(stack).is_some());
     assert!(passing.all(|stack| stack.allocated.objects == 2));
+}
+
+#[test]
+fn the_table_grows_with_the_stacks_that_have_to_stay() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&["--format", "json"]);
+    let rows = || tables::stack_rows(jjleak.pid());
+    let at_first = rows();
+
+    for _ in 0..2 * STANDING / STANDING_AT_ONCE {
+        until(LONG, "the table has room", || tables::stacks(jjleak.pid()) <= rows() / 8 * 3);
+        ledger.run("standing_stacks");
+    }
+    let at_last = rows();
+    let (report, recorded) = (jjleak.interrupt().assert_done().report(), ledger.accounts());
+
+    assert_nothing_lost(&report);
+    recorded.assert_reported(&report);
+    let standing: Vec<_> = report.stacks.iter().filter(|stack| number(stack).is_some()).collect();
+    assert_eq!(standing.len(), STANDING);
+    assert!(standing.iter().all(|stack| (stack.live.objects, stack.allocated.objects) == (2, 2)));
+    assert_eq!((at_first, at_last), (1 << 17, 1 << 19));
 }
 
 /// An allocation function that returns when it is told to.

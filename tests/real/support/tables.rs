@@ -7,7 +7,7 @@ use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::loaded_programs;
 use jjleak_common::live::{Key, LiveSet, WAYS};
 use jjleak_common::process::{ProcessRow, ProcessState};
-use jjleak_common::stack::StackRow;
+use jjleak_common::stack::{DEFAULT_STACKS, StackRow, first_rows_log2, rows_log2};
 
 /// A value of a map, reinterpreted from its bytes.
 #[derive(Clone, Copy)]
@@ -42,6 +42,12 @@ impl InUse {
 /// Number of used rows of the stack table of the jjleak with this PID.
 pub(crate) fn stacks(pid: u32) -> usize {
     values::<StackRow>(pid, "STACKS").iter().filter(|row| row.hash != 0).count()
+}
+
+/// Number of rows that the stack table of the jjleak with this PID uses for stacks.
+pub(crate) fn stack_rows(pid: u32) -> usize {
+    let doublings = values::<u32>(pid, "STACK_DOUBLINGS")[0];
+    1 << (first_rows_log2(rows_log2(DEFAULT_STACKS)) + doublings)
 }
 
 /// Address and size of every live block in the table of the jjleak with this PID, except those in the spill.

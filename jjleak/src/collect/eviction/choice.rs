@@ -73,6 +73,12 @@ impl Pressure {
     }
 }
 
+/// Returns true if stacks that cannot be evicted take more than a quarter of the table: evicting others would make little room.
+pub(super) fn is_too_small(candidates: &[Candidate], rows: u64) -> bool {
+    let staying = candidates.iter().filter(|candidate| candidate.state != State::Free).count();
+    staying as u64 > rows / 4
+}
+
 impl EvictionSchedule {
     /// Returns true if it is time to evict stacks.
     pub(super) fn is_due(&self, used: u64, rows: u64, now: Instant) -> bool {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use jjleak_common::names;
 use jjleak_common::process::ImageId;
-use jjleak_common::stack::{EVICTED, FIRST_ROW, StackStatus};
+use jjleak_common::stack::{EVICTED, StackStatus};
 
 use super::stacks::UsedRow;
 use super::{Collector, freed, live, spill, stacks, usage};
@@ -40,11 +40,10 @@ impl Collector {
     /// Returns true if some stacks should be evicted now.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        // Windows keep sums by row.
-        self.windows.is_none() && self.schedule.is_due(self.used(), self.rows(), Instant::now())
+        self.schedule.is_due(self.used(), self.rows(), Instant::now())
     }
 
-    /// Hides stacks without live blocks, and returns their rows once nothing uses them any more: [`Self::empty`] or
+    /// Lets the table double if stacks that have to stay take too much of it. Otherwise, hides stacks without live blocks, and returns their rows once nothing uses them any more: [`Self::empty`] or
     /// [`Self::put_back`] must be called with them. `is_busy` returns true for rows that the user side has not finished with.
     pub fn evict(
         &mut self,
@@ -65,7 +64,12 @@ impl Collector {
             allocated: row.allocated.objects,
             state: self.state(row, &blocks, &is_busy),
         });
-        let chosen = self.schedule.choose(&candidates.collect::<Vec<_>>(), used, rows, now);
+        let candidates = candidates.collect::<Vec<_>>();
+        let chosen = self.schedule.choose(&candidates, used, rows, now);
+        if choice::is_too_small(&candidates, rows) && self.stacks.want_more() {
+            tracing::debug!(used, rows, "the stack table may double");
+            return Ok(Vec::new());
+        }
         let chosen: Vec<_> = known.into_iter().filter(|row| chosen.contains(&row.row)).collect();
         if chosen.is_empty() {
             return Ok(Vec::new());
@@ -123,7 +127,8 @@ impl Collector {
         is_busy: &impl Fn(u32, ImageId, &RawStack) -> bool,
     ) -> State {
         let is_counted = row.allocated.objects > 0;
-        if blocks[row.row as usize] || !is_counted && self.keeps_uncounted {
+        // Windows keep sums by row: none may be another stack's.
+        if self.windows.is_some() || blocks[row.row as usize] || !is_counted && self.keeps_uncounted {
             return State::Needed;
         }
         let is_settled = |stack: &RawStack| {
@@ -138,7 +143,7 @@ impl Collector {
 
     /// For each row, if its stack has live blocks.
     fn rows_with_live_blocks(&self, attachment: &Attachment) -> Result<Vec<bool>, Error> {
-        let mut has_blocks = vec![false; self.stacks.len()];
+        let mut has_blocks = vec![false; self.stacks.len() as usize];
         if self.combined {
             for (row, has_blocks) in (0..).zip(&mut has_blocks) {
                 *has_blocks = stacks::has_live(&self.totals, row);
@@ -164,7 +169,7 @@ impl Collector {
         usage::used(&self.usage)
     }
 
-    const fn rows(&self) -> u64 {
-        self.stacks.len().saturating_sub(FIRST_ROW as usize) as u64
+    fn rows(&self) -> u64 {
+        self.stacks.wanted_rows().into()
     }
 }

@@ -22,8 +22,7 @@ use crate::symbolize::{EvictedStacks, StackNames};
 const ROUNDS: u32 = 4;
 /// Number of stacks that are named between two reads of the frames of new ones.
 const NAMED_AT_ONCE: usize = 1024;
-/// Maximum number of evicted stacks that each profile lists, if only the last one has to: as many as there can be with live
-/// blocks.
+/// Maximum number of evicted stacks that each profile lists, if only the last one has to.
 const MAX_LISTED: usize = 40_000;
 
 /// Evicted stacks of each image.
