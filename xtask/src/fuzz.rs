@@ -55,6 +55,9 @@ const MAX_INPUT_BYTES: u32 = 64 << 10;
 /// Seconds after which an input counts as a finding.
 const MAX_SECONDS: u32 = 10;
 
+/// libFuzzer's exit code after SIGINT or SIGTERM.
+const INTERRUPTED: i32 = 72;
+
 /// Small files of the host as first inputs.
 const LIBRARIES: [&str; 3] = ["libdl.so.2", "libthread_db.so.1", "libnss_compat.so.2"];
 const LIBRARY_FOLDER: &str = "/lib/x86_64-linux-gnu";
@@ -83,9 +86,14 @@ pub(crate) fn fuzz(target: Option<&str>, effort: Effort) -> Result<ExitCode> {
             "-verbosity=0".to_owned(),
             "-print_final_stats=1".to_owned(),
         ]);
-        if let Err(error) = run(command.arg(&corpus)) {
-            announce(&format!("{target}: {error:#}"));
-            found.push(target.as_str());
+        let status = command.arg(&corpus).status().context("cannot start the fuzzer")?;
+        match status.code() {
+            Some(0) => {}
+            Some(INTERRUPTED) | None => bail!("{target}: the fuzzer was stopped before its end ({status})"),
+            Some(_) => {
+                announce(&format!("{target}: {status}"));
+                found.push(target.as_str());
+            }
         }
     }
     if found.is_empty() {
