@@ -223,7 +223,8 @@ fn several_estimates_are_within_three_standard_errors() {
 fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_lower() {
     require_bpf!();
     let mut program = Paced::start();
-    let jjleak = program.attach(&["--max-overhead", "50"]);
+    // Probes take between 15 and 60 % of the program's CPU time, with the machine.
+    let jjleak = program.attach(&["--max-overhead", "10"]);
     program.obey("press", 12_000);
 
     let report = jjleak.interrupt().assert_done().report();
