@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{Map, MapData};
 use memmap2::{MmapOptions, MmapRaw};
@@ -38,9 +38,18 @@ impl<T> Mapped<T> {
 
     /// Maps a part of an array map of `T`, or of one element that consists of `T`, for reading and writing.
     pub(crate) fn part(map: &MapData, first: usize, len: usize) -> Result<Self, Error> {
+        Self::part_of(map.fd().as_fd(), first, len)
+    }
+
+    /// Maps another part of the same array. The offset of its first element must be a multiple of the page size.
+    pub(crate) fn other_part(&self, first: usize, len: usize) -> Result<Self, Error> {
+        Self::part_of(self.map.as_fd(), first, len)
+    }
+
+    fn part_of(map: BorrowedFd<'_>, first: usize, len: usize) -> Result<Self, Error> {
         let (begin, bytes) = (first * size_of::<T>(), len * size_of::<T>());
         let options = MmapOptions::new().offset(begin as u64).len(bytes).to_owned();
-        let map = map.fd().as_fd().try_clone_to_owned().map_err(Error::Descriptors)?;
+        let map = map.try_clone_to_owned().map_err(Error::Descriptors)?;
         let mut mapped = Self { map, options, memory: None, len, element: PhantomData };
         mapped.hold()?;
         Ok(mapped)

@@ -11,7 +11,7 @@ use jjleak_common::stack::{EVICTED, MAX_FRAMES, StackFrame, StackRecord, StackSt
 use jjleak_common::unwind::MAX_FOUND;
 use nix::sys::eventfd::EventFd;
 
-use super::stack_table::{StackTable, TableSize};
+use super::stack_table::StackTable;
 use super::threads::Threads;
 use super::{stacks, usage};
 use crate::attach::{Error, Mapped, RingThread};
@@ -33,10 +33,10 @@ impl Frames {
     pub(super) fn new(
         records: RingBuf<MapData>,
         usage: Mapped<StackUsage>,
-        table_size: Arc<TableSize>,
+        table: Arc<StackTable>,
     ) -> Result<Self, Error> {
         let waiting = records.as_fd().try_clone_to_owned().map_err(Error::Map)?;
-        let ring = Mutex::new(Ring { records, usage, table_size, inbox: Vec::new() });
+        let ring = Mutex::new(Ring { records, usage, table, inbox: Vec::new() });
         let arrived = EventFd::new().map_err(|errno| Error::Map(errno.into()))?;
         let shared = Arc::new(Shared { ring, arrived });
         let thread = {
@@ -158,7 +158,7 @@ struct Shared {
 struct Ring {
     records: RingBuf<MapData>,
     usage: Mapped<StackUsage>,
-    table_size: Arc<TableSize>,
+    table: Arc<StackTable>,
     /// Received records: at most one for each row of the stack table, and those of rows that were emptied since.
     inbox: Vec<Record>,
 }
@@ -166,7 +166,7 @@ struct Ring {
 impl Ring {
     /// Receives waiting records, and makes room for more stacks.
     fn drain(&mut self) {
-        self.table_size.widen(usage::used(&self.usage));
+        self.table.widen(usage::used(&self.usage));
         while let Some(bytes) = self.records.next() {
             if let Some(record) = parse(&bytes) {
                 usage::add_received(&self.usage, record.image.slot(), bytes.len());

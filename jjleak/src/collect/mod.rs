@@ -22,6 +22,7 @@ mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -52,7 +53,7 @@ pub struct Collector {
     live: Mapped<LiveSet>,
     freed: Mapped<FreedLog>,
     totals: Mapped<StackTotals>,
-    stacks: StackTable,
+    stacks: Arc<StackTable>,
     usage: Mapped<StackUsage>,
     counters: Mapped<CounterRow>,
     frames: Frames,
@@ -80,8 +81,7 @@ impl Collector {
         let Settings { sampling, combined, threads, mappings, faults, programs, .. } = *attachment.settings();
         let mut live = Mapped::writable(attachment.map(names::LIVE)?)?;
         live.release();
-        let stacks = StackTable::new(attachment)?;
-        let table_size = stacks.size();
+        let stacks = Arc::new(StackTable::new(attachment)?);
         Ok(Self {
             freed: Mapped::writable(attachment.map(names::FREED)?)?,
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
@@ -93,7 +93,6 @@ impl Collector {
             rows_with_blocks: 0,
             since_ns: now_ns(),
             live,
-            stacks,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
             schedule: EvictionSchedule::default(),
             keeps_uncounted: mappings.is_some() || faults || programs == Programs::JavaHeap,
@@ -101,8 +100,9 @@ impl Collector {
             frames: Frames::new(
                 attachment.ring(names::FRAMES)?,
                 Mapped::writable(attachment.map(names::STACK_USAGE)?)?,
-                table_size,
+                Arc::clone(&stacks),
             )?,
+            stacks,
             unfinished: UnfinishedStacks::receive(attachment.ring(names::UNFINISHED)?)?,
             finished: fast_map(0),
         })

@@ -45,7 +45,9 @@ impl Collector {
             }
             put_in(&mut stacks, live.next().unwrap_or_default());
             for (row, used) in &mut stacks {
-                if let Some((objects, bytes)) = allocated.get(*row as usize) {
+                if !allocated.is_empty() {
+                    // The table had no such row at the instant if it has doubled since.
+                    let (objects, bytes) = allocated.get(*row as usize).unwrap_or(&(0, 0));
                     // A call that was recording its block at the instant may have been counted afterwards.
                     used.allocated_objects = used.live.objects.max(*objects);
                     used.allocated_bytes = used.live.bytes.max(*bytes);
@@ -101,11 +103,11 @@ impl Collector {
     ) -> Result<AtInstant, Error> {
         self.live.hold()?;
         let spill = attachment.map(names::SPILL)?;
-        // A row belongs to one image: an index by row avoids searching. Most rows have no sum.
-        let mut places_of_rows = vec![u32::MAX; self.stacks.len() as usize];
         let mut sums: Vec<(u32, Sum)> = Vec::with_capacity(self.rows_with_blocks);
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);
+        // A row belongs to one image: an index by row avoids searching. Most rows have no sum. Blocks of the instant have no others.
+        let mut places_of_rows = vec![u32::MAX; allocated.len()];
         let timelines = self.timelines.up_to(images, instant_ns);
         let places = Places::new(images, &timelines);
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);

@@ -1,88 +1,109 @@
-//! Size of the stack table.
+//! Used part of the stack table, which grows.
 
 use std::ptr::{read_volatile, write_volatile};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use aya::maps::Map;
 use jjleak_common::names;
-use jjleak_common::stack::{FIRST_ROW, StackRow, first_rows_log2};
+use jjleak_common::stack::{FIRST_ROW, StackRow, first_rows_log2, rows_log2};
 
 use crate::attach::{Attachment, Error, Mapped};
 
-/// Rows of the stack table that the kernel side uses.
+/// Rows of the stack table that the kernel side uses. What is mapped counts as resident memory, so the rest is not.
 pub(super) struct StackTable {
-    rows: Mapped<StackRow>,
-    size: Arc<TableSize>,
+    /// The rows that are used at first.
+    first: Mapped<StackRow>,
+    /// What each doubling has added.
+    added: Vec<OnceLock<Mapped<StackRow>>>,
+    doublings: Mapped<u32>,
+    /// log2 of the number of rows for stacks that are used at first.
+    first_log2: u32,
+    /// log2 of [`Self::wanted_rows`].
+    wanted_log2: AtomicU32,
 }
 
 impl StackTable {
     pub(super) fn new(attachment: &Attachment) -> Result<Self, Error> {
-        let rows = Mapped::writable(attachment.map(names::STACKS)?)?;
-        // Without those that stand for no stack, their number is a power of two.
-        let most_log2 = rows.len().saturating_sub(FIRST_ROW as usize).max(1).ilog2();
-        let size = TableSize {
-            doublings: Mapped::writable(attachment.map(names::STACK_DOUBLINGS)?)?,
-            most_log2,
-            wanted_log2: AtomicU32::new(first_rows_log2(most_log2)),
+        let Map::Array(map) = attachment.map(names::STACKS)? else {
+            return Err(Error::ObjectLacks { what: "mappable array", name: names::STACKS });
         };
-        Ok(Self { rows, size: Arc::new(size) })
-    }
-
-    pub(super) fn size(&self) -> Arc<TableSize> {
-        Arc::clone(&self.size)
+        let most_log2 = rows_log2(attachment.settings().capacity.stacks);
+        let first_log2 = first_rows_log2(most_log2);
+        Ok(Self {
+            first: Mapped::part(map, 0, (FIRST_ROW + (1 << first_log2)) as usize)?,
+            added: (first_log2..most_log2).map(|_| OnceLock::new()).collect(),
+            doublings: Mapped::writable(attachment.map(names::STACK_DOUBLINGS)?)?,
+            first_log2,
+            wanted_log2: AtomicU32::new(first_log2),
+        })
     }
 
     /// Row with this index, valid for reads and writes; `None` if it is not used.
     pub(super) fn get(&self, index: u32) -> Option<*mut StackRow> {
-        if index < self.len() { self.rows.get(index as usize) } else { None }
+        if let Some(row) = self.first.get(index as usize) {
+            return Some(row);
+        }
+        let doubling = index.checked_sub(FIRST_ROW)?.checked_shr(self.first_log2)?.checked_ilog2()?;
+        let added = self.added.get(doubling as usize)?.get()?;
+        added.get((index - self.end_of(doubling)) as usize)
     }
 
     /// Number of used rows, including those that stand for no stack.
     pub(super) fn len(&self) -> u32 {
-        FIRST_ROW + (1 << self.size.rows_log2())
+        self.end_of(self.doublings())
     }
 
     /// Number of rows to which eviction holds the table. It may have twice as many for a burst of new stacks.
     pub(super) fn wanted_rows(&self) -> u32 {
-        1 << self.size.wanted_log2.load(Ordering::Relaxed)
+        1 << self.wanted_log2.load(Ordering::Relaxed)
     }
 
     /// Doubles [`Self::wanted_rows`]. Returns false if the table cannot have more.
     pub(super) fn want_more(&self) -> bool {
-        let wanted_log2 = self.size.wanted_log2.load(Ordering::Relaxed);
-        let is_possible = wanted_log2 < self.size.most_log2;
+        let wanted_log2 = self.wanted_log2.load(Ordering::Relaxed);
+        let is_possible = wanted_log2 < self.most_log2();
         if is_possible {
-            self.size.wanted_log2.store(wanted_log2 + 1, Ordering::Relaxed);
+            self.wanted_log2.store(wanted_log2 + 1, Ordering::Relaxed);
         }
         is_possible
     }
-}
 
-/// How many rows the kernel side uses, and may use.
-pub(super) struct TableSize {
-    doublings: Mapped<u32>,
-    /// log2 of the number of all rows for stacks.
-    most_log2: u32,
-    /// log2 of [`StackTable::wanted_rows`].
-    wanted_log2: AtomicU32,
-}
-
-impl TableSize {
-    /// Doubles the number of used rows if stacks take more than three eighths of them, before one process has half. Only one thread
-    /// at a time may call this.
+    /// Doubles the number of used rows if so many stacks take more than three eighths of them, before one process has half. Only one
+    /// thread at a time may call this.
     pub(super) fn widen(&self, stacks: u64) {
-        let rows_log2 = self.rows_log2();
-        let limit_log2 = self.most_log2.min(self.wanted_log2.load(Ordering::Relaxed) + 1);
-        if let (true, Some(place)) = (stacks > (3 << rows_log2) / 8, self.doublings.get(0))
-            && rows_log2 < limit_log2
-        {
-            // SAFETY: mapped for writing; no other thread writes it.
-            unsafe { write_volatile(place, self.doublings() + 1) };
+        let doublings = self.doublings();
+        let used_log2 = self.first_log2 + doublings;
+        let limit_log2 = self.most_log2().min(self.wanted_log2.load(Ordering::Relaxed) + 1);
+        if stacks > (3 << used_log2) / 8 && used_log2 < limit_log2 {
+            self.double(doublings);
         }
     }
 
-    fn rows_log2(&self) -> u32 {
-        first_rows_log2(self.most_log2) + self.doublings()
+    /// Maps as many rows as there are, and lets the kernel side use them.
+    fn double(&self, doublings: u32) {
+        let (begin, len) = (self.end_of(doublings) as usize, 1 << (self.first_log2 + doublings));
+        let (Some(added), Some(place)) = (self.added.get(doublings as usize), self.doublings.get(0)) else {
+            return;
+        };
+        match self.first.other_part(begin, len) {
+            Ok(part) => {
+                added.get_or_init(|| part);
+                fence(Ordering::Release);
+                // SAFETY: mapped for writing; no other thread writes it.
+                unsafe { write_volatile(place, doublings + 1) };
+            }
+            Err(error) => tracing::warn!(%error, "the table of stacks cannot grow"),
+        }
+    }
+
+    /// Index of the first row that is not used before this doubling.
+    const fn end_of(&self, doubling: u32) -> u32 {
+        FIRST_ROW + (1 << (self.first_log2 + doubling))
+    }
+
+    fn most_log2(&self) -> u32 {
+        self.first_log2 + u32::try_from(self.added.len()).unwrap_or(0)
     }
 
     fn doublings(&self) -> u32 {

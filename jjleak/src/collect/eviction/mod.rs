@@ -36,6 +36,11 @@ pub struct EvictedRow {
     hash: u64,
 }
 
+/// Returns true if the stack in a row has live blocks, or may have: the table can have doubled since they were read.
+fn has_blocks(blocks: &[bool], row: u32) -> bool {
+    blocks.get(row as usize).copied().unwrap_or(true)
+}
+
 impl Collector {
     /// Returns true if some stacks should be evicted now.
     #[must_use]
@@ -85,7 +90,7 @@ impl Collector {
         for row in &chosen {
             self.frames.keep_only(row.row, row.hash);
         }
-        let is_free = |row: &UsedRow| matches!(&blocks, Ok(Some(blocks)) if !blocks[row.row as usize]);
+        let is_free = |row: &UsedRow| matches!(&blocks, Ok(Some(blocks)) if !has_blocks(blocks, row.row));
         let (free, kept): (Vec<_>, Vec<_>) = chosen.into_iter().partition(is_free);
         for row in &kept {
             stacks::set_hash(&self.stacks, row.row, row.hash);
@@ -128,7 +133,7 @@ impl Collector {
     ) -> State {
         let is_counted = row.allocated.objects > 0;
         // Windows keep sums by row: none may be another stack's.
-        if self.windows.is_some() || blocks[row.row as usize] || !is_counted && self.keeps_uncounted {
+        if self.windows.is_some() || has_blocks(blocks, row.row) || !is_counted && self.keeps_uncounted {
             return State::Needed;
         }
         let is_settled = |stack: &RawStack| {
