@@ -34,6 +34,11 @@ const ALLOCATED: [u64; 2] = [2000, 200_000];
 /// Options of the runs of jjleak on a program that leaks.
 const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
 
+/// Prefix of what came of another source, on the machine's console.
+const SOURCE: &str = "jjleak-vm-source:";
+/// Other sources whose programs the kernel must load.
+const SOURCES: [&str; 2] = ["heap", "growth"];
+
 /// Limits of a machine.
 struct Machine {
     memory_mib: &'static str,
@@ -155,12 +160,15 @@ fn release(console: &str) -> &str {
     console.lines().find_map(|line| line.trim_start().strip_prefix("jjleak-vm-kernel:")).unwrap_or("?").trim()
 }
 
-/// Checks that every run's report equals the known leaks of the program, to the byte.
+/// Checks that every run's report equals the known leaks of the program, to the byte, and that the programs of other sources load.
 fn check(console: &str) -> Result<()> {
     let reports: Vec<_> = console.lines().filter_map(|line| line.split_once(REPORT)).collect();
     ensure!(reports.len() == RUNS.len(), "{} reports of {}", reports.len(), RUNS.len());
     for (way, (_, report)) in RUNS.iter().zip(reports) {
         check_report(report.trim()).with_context(|| format!("jjleak {way}"))?;
+    }
+    for source in SOURCES {
+        ensure!(console.contains(&format!("{SOURCE} {source}: loads")), "jjleak {source} fails");
     }
     Ok(())
 }
@@ -217,7 +225,9 @@ mod tests {
     #[test]
     fn every_path_must_have_its_report() {
         let line = format!("{REPORT} {}\n", report(123_000, "complete").replace('\n', ""));
-        assert!(check(&line.repeat(RUNS.len())).is_ok());
-        assert!(check(&line).is_err());
+        let sources = format!("{SOURCE} heap: loads\n{SOURCE} growth: loads\n");
+        assert!(check(&(line.repeat(RUNS.len()) + &sources)).is_ok());
+        assert!(check(&(line.clone() + &sources)).is_err());
+        assert!(check(&line.repeat(RUNS.len())).is_err());
     }
 }
