@@ -78,7 +78,7 @@ impl Settings {
         sample_scale: 0,
         sample_certain_from: 0,
         live_sets_log2: live::sets_log2(live::DEFAULT_BLOCKS),
-        stack_rows_log2: stack::first_rows_log2(stack::rows_log2(stack::DEFAULT_STACKS)),
+        stack_rows_log2: stack::first_rows_log2(stack::DEFAULT_STACKS),
         frame_bytes: stack::DEFAULT_FRAME_BYTES,
         in_initial_pid_namespace: 0,
         follow_forks: 0,

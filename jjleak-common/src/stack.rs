@@ -40,8 +40,7 @@ pub const MAX_STACKS: u32 = 1 << 24;
 const MAX_ROWS_LOG2: u32 = 25;
 
 /// log2 of the number of rows for this capacity: at most one row in three is used by stacks with live blocks. Another third
-/// takes new stacks until the user side has evicted others. Above a load of two thirds, linear probing begins to find no
-/// row within [`MAX_PROBES`].
+/// takes new stacks until the user side has evicted others. See [`MAX_PROBES`].
 #[must_use]
 pub const fn rows_log2(stacks: u32) -> u32 {
     let stacks = if stacks < 64 { 64 } else { stacks };
@@ -49,9 +48,10 @@ pub const fn rows_log2(stacks: u32) -> u32 {
     if rows_log2 > MAX_ROWS_LOG2 { MAX_ROWS_LOG2 } else { rows_log2 }
 }
 
-/// log2 of the number of rows used at first of a table with room for so many.
+/// log2 of the number of rows used at first of a table with this capacity.
 #[must_use]
-pub const fn first_rows_log2(rows_log2: u32) -> u32 {
+pub const fn first_rows_log2(stacks: u32) -> u32 {
+    let rows_log2 = rows_log2(stacks);
     if rows_log2 < FIRST_ROWS_LOG2 { rows_log2 } else { FIRST_ROWS_LOG2 }
 }
 
@@ -81,8 +81,20 @@ pub const fn rows_between_wakeups(rows_log2: u32) -> u64 {
 /// Hash of a row whose stack is being evicted. No stack has it.
 pub const EVICTED: u64 = 1;
 
-/// Number of rows probed before the table counts as full. With 32, the table would count as full at half the load.
+/// Number of rows probed before the table counts as full. At a load of three quarters, one new stack in 10^8 finds no row.
 pub const MAX_PROBES: u32 = 64;
+
+/// Row where to look for a stack with this hash in a table of this size, for each probe below [`MAX_PROBES`]. Quadratic probing
+/// in steps of the golden ratio: the probes are all over the table, because parts of it can be much fuller than others. Once it
+/// has grown, its first rows are.
+#[inline(always)]
+#[must_use]
+pub const fn probed_row(hash: u64, rows_log2: u32, probe: u32) -> u32 {
+    // The high bits of the hash are best mixed.
+    let first = (hash >> 32) as u32;
+    let steps = probe * (probe + 1) / 2;
+    FIRST_ROW + (first.wrapping_add(steps.wrapping_mul(0x9e37_79b9)) >> (32 - rows_log2))
+}
 
 /// Number of rows at the start of the table that stand for no stack: one per process, for allocations whose stack
 /// could not be kept.
@@ -291,10 +303,27 @@ mod tests {
         assert_ne!(first, thread_identity(4712, 1_000_000));
     }
 
+    /// A table that is doubled at half its load has the old stacks in its first half.
+    #[test]
+    fn each_new_stack_finds_a_row_in_a_table_that_grows() {
+        let (mut rows_log2, most_log2) = (12, 18);
+        let mut rows = vec![0; (FIRST_ROW + (1 << most_log2)) as usize];
+        for stack in 0..1 << (most_log2 - 1) {
+            rows_log2 += u32::from(stack >= 1 << (rows_log2 - 1));
+            let hash = StackHash::new(1).push(0x55d0_1234_5678).push(0x55d0_0000_0000 + 16 * stack).finish(1);
+            let row = (0..MAX_PROBES)
+                .map(|probe| probed_row(hash, rows_log2, probe) as usize)
+                .find(|row| rows[*row] == 0);
+            rows[row.unwrap_or_else(|| panic!("stack {stack} found no row in a table of 2^{rows_log2}"))] =
+                hash;
+        }
+    }
+
     #[test]
     fn there_are_rows_for_the_stacks_asked_for() {
         assert_eq!(rows_log2(DEFAULT_STACKS), 19);
         assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (8, 12, 25));
+        assert_eq!([0, 1_000, DEFAULT_STACKS, MAX_STACKS].map(first_rows_log2), [8, 12, 17, 17]);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) static SPILL: HashMap<u64, Record> =
 #[map]
 pub(crate) static STACKS: Array<StackRow> =
     Array::with_max_entries(FIRST_ROW + (1 << stack::rows_log2(DEFAULT_STACKS)), BPF_F_MMAPABLE);
-/// The user side increases it.
+/// Written by the user side.
 #[map]
 static STACK_DOUBLINGS: Array<u32> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -123,7 +123,7 @@ pub(crate) fn live_sets_log2() -> u32 {
 pub(crate) fn stack_rows_log2() -> u32 {
     // SAFETY: points into a map value.
     let doublings = STACK_DOUBLINGS.get_ptr(0).map_or(0, |doublings| unsafe { read_volatile(doublings) });
-    setting!(stack_rows_log2) + (doublings & 15)
+    setting!(stack_rows_log2) + doublings
 }
 
 /// Returns true if the live bytes of each stack are summed up on every allocation and free. Constant for the verifier, like all

@@ -9,8 +9,8 @@ use jjleak_common::{
     counter::Counter,
     process::ImageId,
     stack::{
-        FIRST_ROW, MAX_FRAMES, MAX_PROBES, StackRecord, lost_row, max_frame_bytes_of_process,
-        max_rows_of_process, rows_between_wakeups,
+        MAX_FRAMES, MAX_PROBES, StackRecord, lost_row, max_frame_bytes_of_process, max_rows_of_process,
+        probed_row, rows_between_wakeups,
     },
 };
 
@@ -106,12 +106,9 @@ extern "C" fn find_row(hash: u64, image: u32) -> u64 {
     let mut claimed = 0;
     let can_claim = can_claim(image);
     let rows_log2 = stack_rows_log2();
-    let mask = (1u32 << rows_log2) - 1;
-    // The high bits of the hash are best mixed.
-    let first = (hash >> (64 - rows_log2)) as u32;
     let mut probe = 0;
     while probe < MAX_PROBES {
-        let index = FIRST_ROW + (first.wrapping_add(probe) & mask);
+        let index = probed_row(hash, rows_log2, probe);
         probe += 1;
         let Some(row) = STACKS.get_ptr_mut(index) else { break };
         // SAFETY: points into a map value.

@@ -220,7 +220,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         sample_scale,
         sample_certain_from,
         live_sets_log2: live::sets_log2(capacity.blocks),
-        stack_rows_log2: stack::first_rows_log2(stack::rows_log2(capacity.stacks)),
+        stack_rows_log2: stack::first_rows_log2(capacity.stacks),
         // The kernel requires a power of two of pages.
         frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
         in_initial_pid_namespace: (namespace.ino() == INITIAL_PID_NAMESPACE).into(),

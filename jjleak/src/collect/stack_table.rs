@@ -10,11 +10,11 @@ use jjleak_common::stack::{FIRST_ROW, StackRow, first_rows_log2, rows_log2};
 
 use crate::attach::{Attachment, Error, Mapped};
 
-/// Rows of the stack table that the kernel side uses. What is mapped counts as resident memory, so the rest is not.
+/// Rows of the stack table that the kernel side uses. The rest is not mapped: mapped rows count as resident memory.
 pub(super) struct StackTable {
     /// The rows that are used at first.
     first: Mapped<StackRow>,
-    /// What each doubling has added.
+    /// The rows that each doubling has added.
     added: Vec<OnceLock<Mapped<StackRow>>>,
     doublings: Mapped<u32>,
     /// log2 of the number of rows for stacks that are used at first.
@@ -28,11 +28,11 @@ impl StackTable {
         let Map::Array(map) = attachment.map(names::STACKS)? else {
             return Err(Error::ObjectLacks { what: "mappable array", name: names::STACKS });
         };
-        let most_log2 = rows_log2(attachment.settings().capacity.stacks);
-        let first_log2 = first_rows_log2(most_log2);
+        let stacks = attachment.settings().capacity.stacks;
+        let first_log2 = first_rows_log2(stacks);
         Ok(Self {
             first: Mapped::part(map, 0, (FIRST_ROW + (1 << first_log2)) as usize)?,
-            added: (first_log2..most_log2).map(|_| OnceLock::new()).collect(),
+            added: (first_log2..rows_log2(stacks)).map(|_| OnceLock::new()).collect(),
             doublings: Mapped::writable(attachment.map(names::STACK_DOUBLINGS)?)?,
             first_log2,
             wanted_log2: AtomicU32::new(first_log2),

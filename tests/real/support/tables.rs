@@ -7,7 +7,7 @@ use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::loaded_programs;
 use jjleak_common::live::{Key, LiveSet, WAYS};
 use jjleak_common::process::{ProcessRow, ProcessState};
-use jjleak_common::stack::{DEFAULT_STACKS, StackRow, first_rows_log2, rows_log2};
+use jjleak_common::stack::{DEFAULT_STACKS, StackRow, first_rows_log2};
 
 /// A value of a map, reinterpreted from its bytes.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ pub(crate) fn stacks(pid: u32) -> usize {
 /// Number of rows that the stack table of the jjleak with this PID uses for stacks.
 pub(crate) fn stack_rows(pid: u32) -> usize {
     let doublings = values::<u32>(pid, "STACK_DOUBLINGS")[0];
-    1 << (first_rows_log2(rows_log2(DEFAULT_STACKS)) + doublings)
+    1 << (first_rows_log2(DEFAULT_STACKS) + doublings)
 }
 
 /// Address and size of every live block in the table of the jjleak with this PID, except those in the spill.

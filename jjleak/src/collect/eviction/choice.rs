@@ -61,7 +61,7 @@ enum Pressure {
 }
 
 impl Pressure {
-    /// At three eighths, a process has room for an eighth of the table before it is at its limit, and linear probing is fast.
+    /// At three eighths, a process has room for an eighth of the table before it is at its limit, and a row is found in few probes.
     const fn of(used: u64, rows: u64) -> Self {
         if used > rows / 8 * 3 {
             Self::All
@@ -73,7 +73,7 @@ impl Pressure {
     }
 }
 
-/// Returns true if stacks that cannot be evicted take more than a quarter of the table: evicting others would make little room.
+/// Returns true if stacks that cannot be evicted now take more than a quarter of the table: evicting others would make little room.
 pub(super) fn is_too_small(candidates: &[Candidate], rows: u64) -> bool {
     let staying = candidates.iter().filter(|candidate| candidate.state != State::Free).count();
     staying as u64 > rows / 4
@@ -192,6 +192,17 @@ mod tests {
         // Under pressure, stacks in use leave, but not those that are about to change.
         let much = ROWS / 2;
         assert_eq!(rows(&schedule.choose(&states(3), much, ROWS, begin)), [1, 2]);
+    }
+
+    #[test]
+    fn a_table_is_too_small_for_stacks_that_stay_not_for_those_that_can_leave() {
+        let rows = |stay: u64, free: u64| {
+            let stay = (0..stay).map(|_| State::Needed);
+            let states = stay.chain((0..free).map(|_| State::Free));
+            candidates(&(0..).zip(states).map(|(row, state)| (row, 1, state)).collect::<Vec<_>>())
+        };
+        assert!(!is_too_small(&rows(ROWS / 4, ROWS / 4), ROWS));
+        assert!(is_too_small(&rows(ROWS / 4 + 1, 0), ROWS));
     }
 
     #[test]

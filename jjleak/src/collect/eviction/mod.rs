@@ -48,8 +48,9 @@ impl Collector {
         self.schedule.is_due(self.used(), self.rows(), Instant::now())
     }
 
-    /// Lets the table double if stacks that have to stay take too much of it. Otherwise, hides stacks without live blocks, and returns their rows once nothing uses them any more: [`Self::empty`] or
-    /// [`Self::put_back`] must be called with them. `is_busy` returns true for rows that the user side has not finished with.
+    /// Hides stacks without live blocks, and returns their rows once nothing uses them any more: [`Self::empty`] or
+    /// [`Self::put_back`] must be called with them. If stacks that have to stay take too much of the table, it is allowed to grow
+    /// instead. `is_busy` returns true for rows that the user side has not finished with.
     pub fn evict(
         &mut self,
         attachment: &Attachment,
