@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MsFlags, mount, umount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use object::{Object, ObjectSymbol};
 
 /// Reason why return probes cannot be created, if any.
@@ -87,7 +87,8 @@ impl Tracefs {
 
 impl Drop for Tracefs {
     fn drop(&mut self) {
-        umount(self.0.path()).unwrap();
+        // Lazily: a process that another thread of the tests is starting can have a file of it open.
+        umount2(self.0.path(), MntFlags::MNT_DETACH).unwrap();
     }
 }
 
