@@ -187,7 +187,8 @@ fn outcome(console: &str) -> Result<String> {
 fn written(rows: &[Row]) -> String {
     let mut out = String::from(
         "# jjleak on kernels\n\n`cargo xtask kernels` boots Debian's kernels in a virtual machine with the portable binary, and runs \
-         `jjleak self-test`\nand three profiles of a program that leaks (plain, `--follow`, `--mmap`), and has the kernel load the programs of `jjleak heap` and `jjleak growth`. [What this means](../kernels.md).\n\n\
+         `jjleak self-test`\nand three profiles of a program that leaks (plain, `--follow`, `--mmap`). It has each kernel load the programs of \
+         `jjleak heap` and `jjleak growth`,\ntoo. [What this means](../kernels.md).\n\n\
          | kernel | from, or restricted by | outcome |\n|---|---|---|\n",
     );
     for Row { kernel, what, outcome } in rows {
