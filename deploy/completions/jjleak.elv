@@ -166,6 +166,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         }
         &'jjleak;report'= {
             cand --latest 'Show the newest of the files that match this pattern, as in ''heap.*'''
+            cand --watch 'Show the files that match this pattern, and again whenever another appears, until Ctrl-C'
             cand --base 'Subtract this profile, stack by stack: what came since'
             cand --perf-map 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]'
             cand --sysroot 'Folder with the root file system of the profiled process, for names in heap profiles of allocators'

@@ -140,6 +140,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l heap -d 'Show who 
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'Print version'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l latest -d 'Show the newest of the files that match this pattern, as in \'heap.*\'' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l watch -d 'Show the files that match this pattern, and again whenever another appears, until Ctrl-C' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l base -d 'Subtract this profile, stack by stack: what came since' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l perf-map -d 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sysroot -d 'Folder with the root file system of the profiled process, for names in heap profiles of allocators' -r -F

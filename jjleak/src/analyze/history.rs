@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::judge::{Before, OLD};
 use crate::fast_map::{FastMap, FastSet};
-use crate::profile::{Basis, ProcessInfo, Profile, Totals, Verdict};
+use crate::profile::{Basis, Coverage, ProcessInfo, Profile, SourceKind, Totals, Verdict};
 use crate::snapshot::Timeline;
 use assessment::{Assessment, Judged, worst_first};
 use known::KnownStacks;
@@ -78,7 +78,18 @@ impl History {
     /// memory, worst first.
     pub fn observe(&mut self, profile: &Profile, pace: Pace) -> Vec<Verdict> {
         let snapshot = self.record(profile);
-        self.judge(profile, &snapshot, pace)
+        self.verdicts(profile, &snapshot, pace)
+    }
+
+    /// Records the next profile of the process and stores its verdicts in it.
+    pub fn judge(&mut self, profile: &mut Profile, pace: Pace) {
+        profile.verdicts = self.observe(profile, pace);
+        self.describe(profile);
+    }
+
+    fn describe(&self, profile: &mut Profile) {
+        profile.snapshots = u32::try_from(self.instants_ns.len()).unwrap_or(u32::MAX);
+        profile.unjudged_sites = self.unjudged;
     }
 
     /// Returns the last judgement on each call site with this profile's figures. It records nothing else: for
@@ -101,10 +112,15 @@ impl History {
         worst_first(&assessments.collect::<Vec<_>>(), &self.before, &self.ends())
     }
 
+    /// Records the next profile of the process, for later verdicts.
+    pub fn remember(&mut self, profile: &Profile) {
+        self.record(profile);
+    }
+
     fn record<'a>(&mut self, profile: &'a Profile) -> Snapshot<'a> {
         let instants_ns = self.advance(profile);
         let snapshot = Snapshot::at(profile, &instants_ns, &self.instants_ns, &mut self.known);
-        self.remember(&snapshot, profile.coverage.settle);
+        self.enter(&snapshot, profile.coverage);
         snapshot
     }
 
@@ -137,7 +153,7 @@ impl History {
         instants_ns
     }
 
-    fn remember(&mut self, snapshot: &Snapshot<'_>, settle: Duration) {
+    fn enter(&mut self, snapshot: &Snapshot<'_>, coverage: Coverage) {
         let sites = &snapshot.sites;
         let intervals = self.instants_ns.len();
         let elapsed = self.seconds(self.instants_ns[intervals - 1]);
@@ -145,7 +161,7 @@ impl History {
         if mark {
             self.marks = [self.marks[1], elapsed];
         }
-        let (age, settle) = (OLD * elapsed, settle.as_secs_f64());
+        let (age, settle) = (OLD * elapsed, coverage.settle.as_secs_f64());
         let old =
             self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
         self.recorded += 1;
@@ -161,7 +177,7 @@ impl History {
             let series =
                 self.sites.entry(now.site).or_insert_with(|| Series::since(forgotten.remove(&now.site)));
             series.extend(intervals);
-            series.enter(now, snapshot.live_of_first(now, old));
+            series.enter(now, snapshot.live_of_first(now, old), coverage.source == SourceKind::File);
             series.last_seen = self.recorded;
             if mark {
                 series.mark(snapshot, Some(now));
@@ -212,7 +228,7 @@ impl History {
         Duration::from_nanos(instant_ns.saturating_sub(self.began_ns)).as_secs_f64()
     }
 
-    fn judge(&mut self, profile: &Profile, snapshot: &Snapshot<'_>, pace: Pace) -> Vec<Verdict> {
+    fn verdicts(&mut self, profile: &Profile, snapshot: &Snapshot<'_>, pace: Pace) -> Vec<Verdict> {
         let sites = &snapshot.sites;
         let ends = self.ends();
         self.snapshots += 1;
@@ -264,23 +280,19 @@ pub struct Histories {
 impl Histories {
     /// Records the next profile of a process and stores its verdicts in it.
     pub fn judge(&mut self, profile: &mut Profile, pace: Pace) {
-        let history = self.of(profile);
-        profile.verdicts = history.observe(profile, pace);
-        profile.snapshots = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
-        profile.unjudged_sites = history.unjudged;
+        self.of(profile).judge(profile, pace);
     }
 
     /// Stores the last verdicts in a profile without recording it: see [`History::refresh`].
     pub fn refresh(&mut self, profile: &mut Profile) {
         let history = self.of(profile);
         profile.verdicts = history.refresh(profile);
-        profile.snapshots = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
-        profile.unjudged_sites = history.unjudged;
+        history.describe(profile);
     }
 
     /// Records the next profile of a process, without verdicts, for later ones.
     pub fn remember(&mut self, profile: &Profile) {
-        self.of(profile).record(profile);
+        self.of(profile).remember(profile);
     }
 
     fn of(&mut self, profile: &Profile) -> &mut History {

@@ -1,17 +1,26 @@
 //! `jjleak report`.
 
+use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use super::Failure;
 use super::failure::OTHER;
 use super::output_args::{SavedOutputArgs, TextArgs};
+use super::signals;
 use super::view::ViewArgs;
 use crate::analyze::{Baseline, Matching, Pace};
 use crate::notices::print;
 use crate::profile::Profile;
 use crate::render::Contents;
 use crate::reports::Outputs;
-use crate::session::{self, Header, Naming, SavedFiles, Source};
+use crate::session::{self, Header, Naming, SavedFiles, Source, WatchedFiles};
+
+/// Time between two looks for new files. A file is read once it is the same at two of them.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Show saved profiles (pprof files) of jjleak or of another tool
 ///
@@ -23,12 +32,16 @@ use crate::session::{self, Header, Naming, SavedFiles, Source};
 pub(super) struct ReportArgs {
     /// Profiles: pprof files, such as those of --format pprof, and heap profiles of jemalloc, gperftools and tcmalloc; plain or compressed
     /// with gzip or zstd; - for stdin; http://, https:// or unix:SOCKET:PATH for a server's
-    #[arg(value_name = "FILE", required_unless_present = "latest")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["latest", "watch"])]
     files: Vec<PathBuf>,
 
     /// Show the newest of the files that match this pattern, as in 'heap.*'
     #[arg(long, value_name = "PATTERN", conflicts_with = "files")]
     latest: Option<String>,
+
+    /// Show the files that match this pattern, and again whenever another appears, until Ctrl-C
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["files", "latest"])]
+    watch: Option<String>,
 
     /// Subtract this profile, stack by stack: what came since
     #[arg(long, value_name = "FILE")]
@@ -98,43 +111,75 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
         sysroot: args.sysroot.clone(),
         headers: args.header.clone(),
     };
+    let base = args.baseline(&naming)?;
+    if let Some(pattern) = &args.watch {
+        return watch(args, pattern, &naming, base.as_ref());
+    }
     let paths = match &args.latest {
         Some(pattern) => vec![newest(pattern)?],
         None => args.files.clone(),
     };
-    let base = match &args.base {
-        Some(file) => {
-            let read = SavedFiles::read(file, &naming).map_err(session::Error::from)?;
-            let read = if args.threads { read } else { read.across_threads() };
-            Some(Baseline::of_dump(&read, Matching::default()))
+    let profiles = SavedFiles { paths, threads: args.threads, naming }.profiles(Pace::Thorough)?;
+    args.show(profiles, base.as_ref())
+}
+
+/// Shows the files that match a pattern, and again whenever another appears.
+fn watch(args: &ReportArgs, pattern: &str, naming: &Naming, base: Option<&Baseline>) -> Result<(), Failure> {
+    let failed =
+        |error: io::Error| Failure::new(OTHER, format!("cannot wait for files: {error}"), "try again");
+    let interrupt = signals::watch().map_err(failed)?;
+    let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;
+    let mut files = WatchedFiles::new(pattern.to_owned(), args.threads, naming)
+        .map_err(|error| Failure::usage(format!("--watch {pattern}: {error}")))?;
+    print(&format!("waiting for files that match {pattern}; Ctrl-C to end"));
+    runtime.block_on(async {
+        // Network file systems announce no changes, so files are looked for again and again.
+        while timeout(BETWEEN_LOOKS, interrupt.notified()).await.is_err() {
+            if let Some(profiles) = files.read_new() {
+                args.show(profiles, base)?;
+            }
         }
-        None => None,
-    };
-    let mut profiles = SavedFiles { paths, threads: args.threads, naming }.profiles(Pace::Thorough)?;
-    if let Some(base) = &base {
-        for profile in &mut profiles {
-            base.subtract_from(profile);
+        Ok(())
+    })
+}
+
+impl ReportArgs {
+    /// The profile to subtract.
+    fn baseline(&self, naming: &Naming) -> Result<Option<Baseline>, Failure> {
+        let Some(file) = &self.base else { return Ok(None) };
+        let read = SavedFiles::read(file, naming).map_err(session::Error::from)?;
+        let read = if self.threads { read } else { read.across_threads() };
+        Ok(Some(Baseline::of_dump(&read, Matching::default())))
+    }
+
+    /// Writes a report.
+    fn show(&self, mut profiles: Vec<Profile>, base: Option<&Baseline>) -> Result<(), Failure> {
+        if let Some(base) = base {
+            for profile in &mut profiles {
+                base.subtract_from(profile);
+            }
         }
+        if self.merge {
+            profiles = Profile::added(profiles).into_iter().collect();
+        }
+        let (shown, mut words): (Vec<_>, Vec<_>) =
+            profiles.into_iter().map(|profile| self.view.apply(profile)).unzip();
+        words.retain(|words| !words.is_empty());
+        if let Some(file) = &self.base {
+            words.insert(0, format!("only what is not in {}", file.display()));
+        }
+        let mut contents = self.contents();
+        contents.outstanding |= !words.is_empty();
+        let all = Profile::merge(shown.iter());
+        let mut plan =
+            self.outputs.plan(self.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
+        self.text.apply(&mut plan.options);
+        let pid = match &shown[..] {
+            [one] if one.process.pid > 0 => Some(one.process.pid),
+            _ => None,
+        };
+        let mut outputs = Outputs::open(&plan, pid)?;
+        outputs.report(&shown);
+        Ok(outputs.finish(&shown).print()?)
     }
-    if args.merge {
-        profiles = Profile::added(profiles).into_iter().collect();
-    }
-    let (shown, mut words): (Vec<_>, Vec<_>) =
-        profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();
-    words.retain(|words| !words.is_empty());
-    if let Some(file) = &args.base {
-        words.insert(0, format!("only what is not in {}", file.display()));
-    }
-    let mut contents = args.contents();
-    contents.outstanding |= !words.is_empty();
-    let all = Profile::merge(shown.iter());
-    let mut plan = args.outputs.plan(args.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
-    args.text.apply(&mut plan.options);
-    let pid = match &shown[..] {
-        [one] if one.process.pid > 0 => Some(one.process.pid),
-        _ => None,
-    };
-    let mut outputs = Outputs::open(&plan, pid)?;
-    outputs.report(&shown);
-    Ok(outputs.finish(&shown).print()?)
 }

@@ -7,7 +7,9 @@ use jjleak_common::counter::Counter;
 use super::findings::{Causes, place, sum};
 use super::units;
 use super::verdicts::{approximate, is_judged, pace, percent};
-use crate::profile::{Memory, MemoryKind, Profile, Rate, Sampling, resident_growth};
+use crate::profile::{
+    JUDGED_SNAPSHOTS, JUDGED_SPANS, Memory, MemoryKind, Profile, Rate, Sampling, SourceKind, resident_growth,
+};
 
 /// The recommended next step.
 pub(super) fn advice(profile: &Profile, causes: &Causes<'_>) -> String {
@@ -17,6 +19,7 @@ pub(super) fn advice(profile: &Profile, causes: &Causes<'_>) -> String {
     if !is_judged(profile) {
         let missing = verdict_in(profile, causes);
         return match causes.fastest.first() {
+            _ if profile.coverage.source == SourceKind::File => needs_dumps(profile),
             _ if profile.ended.is_none() && !missing.is_zero() => {
                 format!("Verdict in {}.", whole_seconds(missing))
             }
@@ -70,6 +73,16 @@ fn nothing_seen(profile: &Profile) -> Option<&'static str> {
         "Nothing was counted: it has allocated nothing meanwhile, or by functions that jjleak does not find \
          (which it finds: jjleak doctor -p PID)."
     })
+}
+
+/// Dumps of an allocator that a verdict needs.
+fn needs_dumps(profile: &Profile) -> String {
+    format!(
+        "For a verdict, it takes {JUDGED_SNAPSHOTS} dumps over {} at least: these are {} over {}.",
+        whole_seconds(profile.coverage.settle * JUDGED_SPANS),
+        profile.snapshots,
+        whole_seconds(profile.elapsed()),
+    )
 }
 
 fn too_short(most: &str) -> String {

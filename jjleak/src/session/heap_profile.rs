@@ -12,6 +12,7 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use smallvec::SmallVec;
 
 use super::Header;
+use super::saved_series::{Instance, SavedProfile};
 use crate::heap_files::{self, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
 use crate::processes::{Mapping, SavedMappings, parse_maps};
@@ -62,7 +63,8 @@ pub(super) fn read(
     path: &Path,
     taken_at: Timestamp,
     naming: &Naming,
-) -> Result<(Profile, Vec<String>), heap_files::Error> {
+    names: &mut StackNames,
+) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
     let mut heap = heap_files::read(file)?;
     let mut remarks = Vec::new();
     if let Some(damage) = &heap.damage {
@@ -73,8 +75,9 @@ pub(super) fn read(
     let saved = SavedMappings::open(&mappings, naming.sysroot.as_deref());
     remarks.extend(remarks_on(&saved));
     let process = process(path, &mappings);
+    let instance = instance(process.pid, &mappings);
     let perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
-    let stacks = named(&mut heap, &saved, &mappings, &perf_map);
+    let stacks = named(&mut heap, &saved, &mappings, &perf_map, names);
     let profile = Profile {
         started_at: taken_at,
         taken_at,
@@ -101,7 +104,7 @@ pub(super) fn read(
         growth: Vec::new(),
         kept: Vec::new(),
     };
-    Ok((profile, remarks))
+    Ok((SavedProfile { profile, instance }, remarks))
 }
 
 fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {
@@ -162,6 +165,14 @@ fn process(path: &Path, mappings: &[Mapping]) -> ProcessInfo {
     }
 }
 
+/// The execution: with address space randomization, the vDSO has another address in each.
+fn instance(pid: u32, mappings: &[Mapping]) -> Option<Instance> {
+    let program = mappings.iter().find(|mapping| mapping.file.is_some())?;
+    let vdso = mappings.iter().find(|mapping| mapping.path.as_os_str() == "[vdso]");
+    let address = vdso.unwrap_or(program).addresses.start;
+    Some(Instance::Dumped { pid, exe: program.path.clone(), address })
+}
+
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "intervals are whole numbers")]
 const fn sampling(scaling: Scaling) -> Sampling {
     match scaling {
@@ -176,10 +187,10 @@ fn named(
     saved: &SavedMappings,
     mappings: &[Mapping],
     perf_map: &PerfMapFile,
+    all_names: &mut StackNames,
 ) -> Vec<StackProfile> {
     let stacks = std::mem::take(&mut heap.stacks);
-    let mut names = StackNames::new(Symbolizer::in_child(Path::new(OWN_PROGRAM)));
-    let mut names = names.of_process(&saved.modules);
+    let mut names = all_names.of_process(&saved.modules);
     let raw: Vec<_> = stacks.iter().map(|stack| raw_stack(&stack.addresses)).collect();
     let count = raw.len();
     let rows = || (0..).take(count);
@@ -204,7 +215,14 @@ fn named(
             frames: frames.into(),
         }
     });
-    profiled.collect()
+    let profiled = profiled.collect();
+    all_names.forget(&rows().collect());
+    profiled
+}
+
+/// Names of the stacks of heap profiles. Those of a file are read once for all profiles.
+pub(super) fn names() -> StackNames {
+    StackNames::new(Symbolizer::in_child(Path::new(OWN_PROGRAM)))
 }
 
 fn raw_stack(addresses: &[u64]) -> RawStack {

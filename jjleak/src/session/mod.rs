@@ -11,9 +11,12 @@ mod heap_profile;
 mod observer;
 mod plan;
 mod saved_files;
+mod saved_reader;
+mod saved_series;
 mod source;
 pub mod waiting;
 mod watch;
+mod watched_files;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -37,8 +40,10 @@ pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;
 pub use observer::{Notice, Observer, Step};
 pub use plan::{CostBound, Listing, Plan, Schedule, Target};
-pub use saved_files::{SavedFileError, SavedFiles};
+pub use saved_files::SavedFiles;
+pub use saved_reader::SavedFileError;
 pub use source::Source;
+pub use watched_files::WatchedFiles;
 
 /// Interval at which jjleak reads the mappings of the processes, to know their files when they end.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@ mod doctor;
 mod formats;
 mod growth;
 mod heap_profiles;
+mod heap_series;
 mod hostile_output;
 mod memory;
 mod pages;

@@ -63,6 +63,12 @@ fn weight(profile: &Profile, live: Totals) -> f64 {
     }
 }
 
+/// Standard error of the live bytes of a site; the errors of its stacks are independent.
+fn error(now: &SiteSnapshot<'_>) -> f64 {
+    let errors = now.stacks().filter_map(|stack| stack.live_error);
+    errors.map(|error| figure(error.bytes).powi(2)).sum::<f64>().sqrt()
+}
+
 impl Series {
     /// A new series for a site that had already allocated `total` when it was evicted.
     pub(super) fn since(total: Option<Totals>) -> Self {
@@ -102,15 +108,16 @@ impl Series {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
-    pub(super) fn enter(&mut self, now: &SiteSnapshot<'_>, old_bytes: u64) {
-        if now.allocated.bytes < self.total.bytes {
+    pub(super) fn enter(&mut self, now: &SiteSnapshot<'_>, old_bytes: u64, is_dumped: bool) {
+        // Dumps have estimates, and some have no more than what is live.
+        if now.allocated.bytes < self.total.bytes && !is_dumped {
             // The program was replaced by another one with the same functions (`exec`).
             let instants = self.live.len();
             *self = Self::default();
             self.extend(instants);
         }
         let last = self.live.len() - 1;
-        self.allocated[last] += (now.allocated.bytes - self.total.bytes) as f32;
+        self.allocated[last] += now.allocated.bytes.saturating_sub(self.total.bytes) as f32;
         self.live[last] = now.live.bytes as f32;
         self.old[last] = old_bytes as f32;
         self.total = now.allocated;
@@ -147,6 +154,7 @@ impl Series {
             earlier: [earlier(0), earlier(1)],
             settle: profile.coverage.settle.as_secs_f64(),
             weight: weight(profile, now.live),
+            error: error(now),
             counted: profile
                 .coverage
                 .windows

@@ -69,6 +69,8 @@ pub(super) struct SiteHistory<'a> {
     pub(super) settle: f64,
     /// Number of blocks that a sampled block stands for.
     pub(super) weight: f64,
+    /// Standard error of the live bytes now; 0 if they are counted.
+    pub(super) error: f64,
     /// Number of blocks counted so far, if allocations are counted in windows.
     pub(super) counted: Option<f64>,
 }

@@ -14,6 +14,9 @@ const MIN_TREND: f64 = 0.5;
 const RISE: f64 = 0.1;
 /// A total within this share of its maximum is flat.
 const FLAT: f64 = 0.05;
+/// Number of standard errors by which a total that samples estimate must have risen: many sites are judged, and the error is itself
+/// an estimate.
+const ERRORS: f64 = 3.;
 /// Share of its allocations that a filling queue keeps. A leak keeps nearly all, or a small part of much.
 const KEPT_BY_QUEUES: Range<f64> = 0.15..0.9;
 /// A site keeps what it has if its total stays above this share of the peak in the latter half.
@@ -28,6 +31,8 @@ pub(super) struct Total {
     pub(super) slows: bool,
     /// It never came close to zero in the latter half.
     pub(super) keeps: bool,
+    /// Bytes by which the last trough is above the first.
+    pub(super) risen: f64,
     /// Growth rate of the troughs.
     pub(super) rate: Option<Rate>,
     /// Seconds for which it has been flat after growth.
@@ -72,6 +77,7 @@ impl Total {
             grows: rises && flat_for.is_none(),
             slows: slows_down(&paces),
             keeps: f64::from(low) >= KEPT * f64::from(peak) && peak > 0.,
+            risen: last - troughs.first().copied().unwrap_or_default(),
             rate: rate.filter(|rate| rate.per_second.is_finite()),
             flat_for,
         }
@@ -79,7 +85,7 @@ impl Total {
 
     /// Judges by the total alone.
     pub(super) fn judge(&self, history: &SiteHistory<'_>, judgement: &mut Judgement) {
-        let certain = self.rate.is_some_and(|rate| rate.low > 0.);
+        let certain = self.rate.is_some_and(|rate| rate.low > 0.) && self.risen > ERRORS * history.error;
         let is_even = !self.slows && !may_be_queue(history);
         (judgement.kind, judgement.confidence) = match self {
             // Without ages, an evenly filling cache looks the same.

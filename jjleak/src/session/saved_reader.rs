@@ -1,0 +1,147 @@
+//! Reads saved profiles: from files, stdin and servers, plain or compressed.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use flate2::bufread::MultiGzDecoder;
+use jiff::Timestamp;
+use ruzstd::decoding::StreamingDecoder;
+
+use super::saved_series::{Instance, SavedProfile};
+use super::{Header, Naming, fetch, heap_profile};
+use crate::heap_files;
+use crate::notices::{Progress, print};
+use crate::pprof::{self, Reading};
+use crate::symbolize::StackNames;
+
+/// Maximum size of a file; a compressed profile is much smaller than its content.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Maximum size of a profile in text, decompressed.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+
+/// First bytes of compressed files (RFC 1952, 2.3.1; RFC 8878, 3.1.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// File name that means stdin.
+const STDIN: &str = "-";
+
+/// Reason why a saved profile is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedFileError {
+    /// The file cannot be read.
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// The file is no profile.
+    #[error("{}", .0.display())]
+    Parse(PathBuf, #[source] pprof::Error),
+    /// The file is a damaged heap profile of an allocator.
+    #[error("{}", .0.display())]
+    Heap(PathBuf, #[source] heap_files::Error),
+    /// The profile does not say which thread allocated.
+    #[error("{} does not record which thread allocated", .0.display())]
+    WithoutThreads(PathBuf),
+}
+
+/// Reads profiles. Names of code that one has are kept for the next.
+pub(super) struct Reader {
+    naming: Naming,
+    names: StackNames,
+}
+
+impl Reader {
+    pub(super) fn new(naming: &Naming) -> Self {
+        Self { naming: naming.clone(), names: heap_profile::names() }
+    }
+
+    /// Reads a profile, and prints notes on its quality.
+    pub(super) fn read(&mut self, path: &Path) -> Result<SavedProfile, SavedFileError> {
+        let shown = path.display();
+        let progress = Progress::start(&format!("reading {shown}"));
+        let failed = |error| SavedFileError::Read(path.to_owned(), error);
+        let (mut file, taken_at) = open(path, &self.naming.headers).map_err(failed)?;
+        let begin = file.fill_buf().map_err(failed)?;
+        if begin.starts_with(&ZSTD) {
+            let decoder = StreamingDecoder::new(file).map_err(|error| failed(io::Error::other(error)))?;
+            file = Box::new(BufReader::new(decoder));
+        }
+        let begin = file.fill_buf().map_err(failed)?;
+        let (mut saved, remarks) = if heap_files::is_heap_file(begin) {
+            self.heap(file, path, taken_at)?
+        } else if begin.starts_with(&GZIP) {
+            let bytes = content(file).map_err(failed)?;
+            let mut text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
+            // A damaged file is reported by the reader of the other format.
+            if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
+                self.heap(text, path, taken_at)?
+            } else {
+                pprof(&bytes, path)?
+            }
+        } else {
+            pprof(&content(file).map_err(failed)?, path)?
+        };
+        drop(progress);
+        for remark in remarks {
+            print(&format!("{shown}: {remark}"));
+        }
+        let process = &mut saved.profile.process;
+        if process.comm.is_empty() {
+            process.comm = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        Ok(saved)
+    }
+
+    /// The same, with threads separated or not.
+    pub(super) fn read_for(&mut self, path: &Path, threads: bool) -> Result<SavedProfile, SavedFileError> {
+        let SavedProfile { profile, instance } = self.read(path)?;
+        if threads && !profile.coverage.threads {
+            return Err(SavedFileError::WithoutThreads(path.to_owned()));
+        }
+        let profile = if threads { profile } else { profile.across_threads() };
+        Ok(SavedProfile { profile, instance })
+    }
+
+    fn heap(
+        &mut self,
+        file: impl BufRead,
+        path: &Path,
+        taken_at: Timestamp,
+    ) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
+        let within = BufReader::new(file.take(MAX_TEXT_BYTES));
+        heap_profile::read(within, path, taken_at, &self.naming, &mut self.names)
+            .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
+    }
+}
+
+/// Opens a file or requests it from a server; also returns the time of its last change.
+fn open(path: &Path, headers: &[Header]) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
+    if let Some(address) = path.to_str().filter(|_| fetch::is_address(path)) {
+        return Ok((fetch::get(address, headers)?, Timestamp::now()));
+    }
+    if path == Path::new(STDIN) {
+        return Ok((Box::new(BufReader::new(io::stdin())), Timestamp::now()));
+    }
+    let file = File::open(path)?;
+    let changed = file.metadata()?.modified().unwrap_or_else(|_| SystemTime::now());
+    Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
+}
+
+fn pprof(bytes: &[u8], path: &Path) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
+    let Reading { profile, remarks } =
+        pprof::read(bytes).map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
+    let (pid, start_time) = (profile.process.pid, profile.process.start_time);
+    // Profiles of other tools do not say which process they are of.
+    let instance = (pid != 0).then_some(Instance::Process { pid, start_time });
+    Ok((SavedProfile { profile, instance }, remarks))
+}
+
+fn content(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
