@@ -114,10 +114,14 @@ impl StackNames {
 
     /// Removes rows that are free for other stacks, and what only their stacks had.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
-        if rows.is_empty() {
-            return;
+        if !rows.is_empty() {
+            self.forget_rows(rows);
+            self.forget_unused();
         }
-        self.forget_rows(rows);
+    }
+
+    /// Removes what no stack has any more.
+    pub fn forget_unused(&mut self) {
         self.native.forget_stacks();
         self.distinct.forget_unused();
     }

@@ -58,27 +58,32 @@ impl Watch {
         for row in rows {
             by_process.entry(row.image.slot()).or_default().push(row);
         }
-        let mut evicted = Vec::new();
+        let mut emptied = 0;
         for (slot, rows) in by_process {
             for rows in rows.chunks(NAMED_AT_ONCE) {
                 self.accounting.collector.receive_frames();
-                let (kept, put_back): (Vec<_>, Vec<_>) = self.keep_evicted(slot, rows);
-                evicted.extend(kept);
+                let (kept, put_back) = self.keep_evicted(slot, rows);
                 for row in &put_back {
                     self.accounting.collector.put_back(row);
                 }
+                // At once: naming takes time, and new stacks need rows.
+                emptied += self.empty(&kept);
             }
         }
-        let rows = self.accounting.collector.empty(&evicted);
         if self.summed_up() > summed_up {
-            self.stacks.names.forget(&rows);
-        } else {
-            self.stacks.names.forget_rows(&rows);
+            self.stacks.names.forget_unused();
         }
+        tracing::debug!(stacks = emptied, "stacks without live blocks have left the table");
+        Ok(emptied > 0)
+    }
+
+    /// Frees rows for other stacks; returns their number.
+    fn empty(&mut self, evicted: &[EvictedRow]) -> usize {
+        let rows = self.accounting.collector.empty(evicted);
+        self.stacks.names.forget_rows(&rows);
         self.stacks.threads.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
-        tracing::debug!(stacks = rows.len(), "stacks without live blocks have left the table");
-        Ok(!rows.is_empty())
+        rows.len()
     }
 
     /// Keeps the names and sums of a process's stacks that leave the table. Returns their rows, and those of other images, which

@@ -33,7 +33,9 @@ impl ThreadRoots {
 
     /// Forgets rows that other stacks may use now.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
-        self.0.retain(|row, _| !rows.contains(row));
+        for row in rows {
+            self.0.remove(row);
+        }
     }
 }
 
