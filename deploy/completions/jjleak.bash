@@ -999,7 +999,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --latest --watch --base --perf-map --sysroot --header --merge --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --kernel-btf --help"
+            opts="-T -h --latest --watch --base --perf-map --sysroot --header --merge --list --sources --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1026,6 +1026,14 @@ _jjleak() {
                     return 0
                     ;;
                 --header)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --list)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sources)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -171,6 +171,8 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --perf-map 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]'
             cand --sysroot 'Folder with the root file system of the profiled process, for names in heap profiles of allocators'
             cand --header 'Header of requests, such as ''Authorization: Bearer TOKEN''; can be given several times'
+            cand --list 'Print the source lines of the functions that match, with the memory that was allocated in each, in place of a report'
+            cand --sources 'Folder with the sources for --list, if they are not where the program was built'
             cand --focus 'Show only stacks with a frame whose function, source file or module matches'
             cand --ignore 'Leave out stacks with a frame whose function, source file or module matches'
             cand --kind 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any'

@@ -145,6 +145,8 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l base -d 'Subtra
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l perf-map -d 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sysroot -d 'Folder with the root file system of the profiled process, for names in heap profiles of allocators' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l header -d 'Header of requests, such as \'Authorization: Bearer TOKEN\'; can be given several times' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l list -d 'Print the source lines of the functions that match, with the memory that was allocated in each, in place of a report' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sources -d 'Folder with the sources for --list, if they are not where the program was built' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r

@@ -1,8 +1,10 @@
 //! `jjleak report`.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use regex::Regex;
 
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -16,7 +18,7 @@ use crate::analyze::{Baseline, Matching, Pace};
 use crate::notices::print;
 use crate::profile::Profile;
 use crate::render::Contents;
-use crate::reports::Outputs;
+use crate::reports::{Outputs, source_lines};
 use crate::session::{self, Header, Naming, SavedFiles, Source, WatchedFiles};
 
 /// Time between two looks for new files. A file is read once it is the same at two of them.
@@ -62,6 +64,14 @@ pub(super) struct ReportArgs {
     /// Add up profiles, stack by stack, such as those of several instances of a service
     #[arg(long)]
     merge: bool,
+
+    /// Print the source lines of the functions that match, with the memory that was allocated in each, in place of a report
+    #[arg(long, value_name = "REGEX", conflicts_with_all = ["format", "out"])]
+    list: Option<Regex>,
+
+    /// Folder with the sources for --list, if they are not where the program was built
+    #[arg(long, value_name = "DIR", requires = "list")]
+    sources: Option<PathBuf>,
 
     #[command(flatten)]
     view: ViewArgs,
@@ -174,6 +184,15 @@ impl ReportArgs {
         let mut plan =
             self.outputs.plan(self.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
         self.text.apply(&mut plan.options);
+        if let Some(names) = &self.list {
+            let text = source_lines(&all, names, plan.by[0], self.sources.as_deref()).ok_or_else(|| {
+                let what = format!("--list {names}: no function of the profile matches");
+                Failure::new(OTHER, what, "choose from the functions that --outstanding shows")
+            })?;
+            // If the reader has gone away, nobody needs the rest.
+            let _ = io::stdout().write_all(text.as_bytes());
+            return Ok(());
+        }
         let pid = match &shown[..] {
             [one] if one.process.pid > 0 => Some(one.process.pid),
             _ => None,

@@ -5,6 +5,7 @@
 
 mod advice;
 mod generated;
+mod heap_profiles;
 mod jvm;
 mod module;
 mod packages;
@@ -19,6 +20,8 @@ use crate::processes::{self, Located, Mapping, ModuleFiles, ModuleId, ModuleTabl
 
 pub use advice::{Advice, advise};
 pub use generated::{Generated, NamesFrom};
+use heap_profiles::Environment;
+pub use heap_profiles::{HeapProfiles, Profiler};
 pub use jvm::{ExaminedJvm, HeapProbes, Names, Tracking};
 pub use module::{Examined, Unwinding};
 pub use packages::Packages;
@@ -72,7 +75,10 @@ impl ExaminedProcess {
         let mappings = Mapping::all(pid)?;
         let mut table = ModuleTable::default();
         table.refresh(&mut ModuleFiles::default(), pid, &mappings);
-        let modules = table.iter().map(|(id, module)| Examined::new(module, &addends(id, &mappings, &table)));
+        let environment = Environment::of(pid);
+        let modules = table
+            .iter()
+            .map(|(id, module)| Examined::new(module, &addends(id, &mappings, &table), &environment));
         let modules = modules.collect();
         let unopened = table.unopened();
         Ok(Self {

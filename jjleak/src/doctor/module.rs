@@ -1,9 +1,11 @@
 //! Examination of one mapped file.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use jjleak_common::unwind::RowKind;
 
+use super::heap_profiles::{Environment, HeapProfiles};
 use super::symbols::Symbols;
 use crate::allocators::{Hints, ModuleAllocators, ProfiledAllocator, Unfollowed, find_sites, sample_sites};
 use crate::file_content::{Content, LazyFile};
@@ -25,6 +27,8 @@ pub struct Examined {
     pub allocators: Vec<ProfiledAllocator>,
     /// Allocators in it, or single functions of them, that cannot be profiled.
     pub unfollowed: Vec<Unfollowed>,
+    /// Heap profiles that these allocators write themselves.
+    pub heap_profiles: Vec<HeapProfiles>,
     /// Probes at which it announces samples of allocations.
     pub samples: ModuleAllocators,
 }
@@ -47,7 +51,7 @@ pub enum Unwinding {
 
 impl Examined {
     /// `addends` are those of all mappings of its code, see [`VerifiedRows::parts`]; `None` if one is uncertain.
-    pub(super) fn new(module: &Module, addends: &[Option<u64>]) -> Self {
+    pub(super) fn new(module: &Module, addends: &[Option<u64>], environment: &Environment) -> Self {
         let file = module.content();
         let elf = file.as_ref().map_or(Content::Memory(&[]), Content::from);
         let unwinding = match &file {
@@ -58,7 +62,15 @@ impl Examined {
         let debug_file = debug_file.as_ref().and_then(|file| LazyFile::new(file).ok());
         let debug_file = debug_file.as_ref().map(Content::from);
         let found = find_sites(elf, Hints { debug_file, ..Hints::default() }).unwrap_or_default();
+        let families = found.profiled.iter().map(|allocator| allocator.family.as_str());
+        let hidden = found.unfollowed.iter().filter_map(|unfollowed| match unfollowed {
+            Unfollowed::Hidden(family) => Some(*family),
+            Unfollowed::Function(_) => None,
+        });
+        let families: BTreeSet<_> = families.chain(hidden).collect();
+        let heap_profiles = families.iter().filter_map(|family| HeapProfiles::of(family, elf, environment));
         Self {
+            heap_profiles: heap_profiles.collect(),
             path: module.path.clone(),
             build_id: module.build_id().to_owned(),
             unwinding,

@@ -7,7 +7,7 @@ use super::generated::{Generated, NamesFrom};
 use super::jvm::{ExaminedJvm, HeapProbes, Names, Tracking};
 use super::module::{Examined, Unwinding};
 use super::symbols::Symbols;
-use super::{Examination, ExaminedProcess};
+use super::{Examination, ExaminedProcess, HeapProfiles};
 use crate::allocators::{MissingFunction, MissingReason, ProbeSite, Stepping};
 use crate::attach::Check;
 use crate::jcmd::Access;
@@ -65,6 +65,7 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
     for module in &examined.modules {
         allocators(out, module);
         samples(out, module, pid);
+        heap_profiles(out, module);
     }
     for (path, error) in &examined.unopened {
         let _ = writeln!(out, "  NO   access to {}: {}", printable(path), printable(error));
@@ -104,6 +105,21 @@ fn allocators(out: &mut String, module: &Examined) {
     }
     for unfollowed in &module.unfollowed {
         let _ = writeln!(out, "  NO   allocator in {} that can be followed: {unfollowed}", printable(&name));
+    }
+}
+
+fn heap_profiles(out: &mut String, module: &Examined) {
+    let name = base_name(&module.path);
+    for profiles in &module.heap_profiles {
+        let answer = match profiles {
+            HeapProfiles::Active(..) => "yes",
+            HeapProfiles::Possible(_) | HeapProfiles::NotBuilt(_) => "no ",
+        };
+        let _ = writeln!(
+            out,
+            "  {answer}  heap profiles by the allocator in {} itself: {profiles}",
+            printable(&name)
+        );
     }
 }
 

@@ -23,6 +23,7 @@ mod fold;
 mod html;
 pub mod json;
 mod label;
+mod listing;
 mod object_summary;
 mod objects;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use dot::GraphLimits;
 pub use findings::{headline, leaks};
 pub(crate) use html::plain_page;
 pub(crate) use label::{NO_STACK, label, module, printable};
+pub use listing::{ListedFunction, listed_functions, listing};
 pub use object_summary::objects_in_short;
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;

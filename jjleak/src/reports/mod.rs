@@ -7,6 +7,7 @@ mod graphviz;
 mod kept;
 pub mod memory;
 mod outputs;
+mod sources;
 mod stream;
 mod trace;
 
@@ -26,6 +27,7 @@ use trace::Trace;
 
 pub use error::Error;
 pub use outputs::{OutputPlan, Outputs, Written, write_difference};
+pub use sources::source_lines;
 
 /// Writes the reports of a run.
 #[derive(Debug)]

@@ -5,11 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::java::{Java, classes, jdks};
 use crate::support::jit::Jit;
 use crate::support::jjleak::PROGRAM;
-use crate::support::privilege::{require_bpf, require_program};
+use crate::support::lines::Lines;
+use crate::support::privilege::{require_bpf, require_library, require_program};
 use crate::support::process::Process;
 
 fn doctor(arguments: &[&str]) -> Output {
@@ -201,4 +203,36 @@ fn a_filter_of_system_calls_that_forbids_bpf_is_reported_with_what_to_do() {
     let profiled = filtered(&["-p", &std::process::id().to_string()]);
     assert_eq!(profiled.status.code(), Some(3));
     told(&String::from_utf8_lossy(&profiled.stderr));
+}
+
+#[test]
+fn doctor_says_whether_the_allocator_can_write_heap_profiles_itself() {
+    require_bpf!();
+    let says = |library: &str, setting: Option<(&str, &str)>| {
+        let mut command = Command::new(compile::ledger());
+        command.env("LD_PRELOAD", library).envs(setting).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        // The library has been loaded once the program speaks.
+        Lines::of("the program", process.stdout.take().unwrap()).next(SOON);
+        let text = text(&examined(&process));
+        text.lines()
+            .find(|line| line.contains("heap profiles by the allocator"))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let out = tempfile::tempdir().unwrap();
+    let prefix = out.path().join("heap");
+    let (tcmalloc, heap_profile) = ("libtcmalloc.so.4", Some(("HEAPPROFILE", prefix.to_str().unwrap())));
+    for (library, setting, answer) in [
+        ("libjemalloc.so.2", None, "MALLOC_CONF does not ask for them"),
+        ("libjemalloc.so.2", Some(("MALLOC_CONF", "prof:true")), "MALLOC_CONF asks for them"),
+        (tcmalloc, None, "HEAPPROFILE does not ask for them"),
+        (tcmalloc, heap_profile, "HEAPPROFILE asks for them"),
+        ("libtcmalloc_minimal.so.4", None, "it was built without them"),
+    ] {
+        require_library!(library);
+        let said = says(library, setting);
+        assert!(said.contains(answer), "{library}: {said}");
+        assert_eq!(said.trim_start().starts_with("yes"), answer.ends_with("asks for them"), "{said}");
+    }
 }

@@ -115,6 +115,40 @@ fn figures_of_a_jemalloc_profile_are_those_of_jeprof() {
 }
 
 #[test]
+fn source_lines_have_the_figures_of_jeprof() {
+    require_program!("jeprof");
+    require_library!(JEMALLOC);
+    let folder = tempfile::tempdir().unwrap();
+    let profile = written_by_jemalloc(&folder);
+    // Its own figure, that with callees, and the number of the line.
+    let lines = |text: &str, unit: &str, end: &str| -> Vec<[String; 3]> {
+        let words = |line: &str| {
+            let line = line.replace(unit, "").replace(end, " ");
+            let words: Vec<_> = line.split_whitespace().take(3).map(str::to_owned).collect();
+            <[String; 3]>::try_from(words).ok().filter(|[_, _, line]| line.parse::<u32>().is_ok())
+        };
+        text.lines().filter_map(words).filter(|[_, through, _]| through != ".").collect()
+    };
+
+    let ended = Ended::of(["report", profile.to_str().unwrap(), "--list", "^keep_"]).assert_done();
+    let mut jeprof = Command::new("jeprof");
+    let jeprof = jeprof.arg("--list=^keep_").arg(compile::sampled()).arg(&profile).output().unwrap();
+
+    let mut ours = lines(&ended.stdout, "MiB", "\0");
+    let mut theirs = lines(&String::from_utf8(jeprof.stdout).unwrap(), "MB", ":");
+    ours.sort();
+    theirs.sort();
+    assert_eq!((ours.len(), &ours), (2, &theirs), "{}", ended.stdout);
+    let source = "kept[index] = malloc(200);";
+    assert!(ended.stdout.lines().any(|line| line.ends_with(source)), "{}", ended.stdout);
+    Ended::of(["report", profile.to_str().unwrap(), "--list", "nowhere"]).assert_failed(
+        1,
+        "--list nowhere: no function of the profile matches",
+        "choose from the functions that --outstanding shows",
+    );
+}
+
+#[test]
 fn a_profile_of_a_program_that_is_gone_has_its_figures_and_says_so() {
     require_program!("jeprof");
     require_library!(JEMALLOC);
