@@ -45,7 +45,7 @@ pub(super) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Top(Box<TopArgs>),
-    Report(ReportArgs),
+    Report(Box<ReportArgs>),
     Diff(DiffArgs),
     Memory(MemoryArgs),
     Growth(Box<GrowthArgs>),
