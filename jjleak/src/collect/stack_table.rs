@@ -54,7 +54,7 @@ impl StackTable {
         self.end_of(self.doublings())
     }
 
-    /// Number of rows to which eviction holds the table. It may have twice as many for a burst of new stacks.
+    /// Number of rows to which eviction holds the table. It may have more for a burst of new stacks.
     pub(super) fn wanted_rows(&self) -> u32 {
         1 << self.wanted_log2.load(Ordering::Relaxed)
     }
@@ -74,8 +74,7 @@ impl StackTable {
     pub(super) fn widen(&self, stacks: u64) {
         let doublings = self.doublings();
         let used_log2 = self.first_log2 + doublings;
-        let limit_log2 = self.most_log2().min(self.wanted_log2.load(Ordering::Relaxed) + 1);
-        if stacks > (3 << used_log2) / 8 && used_log2 < limit_log2 {
+        if stacks > (3 << used_log2) / 8 && used_log2 < self.most_log2() {
             self.double(doublings);
         }
     }
