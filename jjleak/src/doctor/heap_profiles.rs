@@ -65,10 +65,10 @@ impl Display for HeapProfiles {
                 write!(formatter, "{variable} asks for them; to read them: jjleak report FILE")
             }
             Self::Possible(Profiler::Jemalloc) => formatter.write_str(
-                "MALLOC_CONF does not ask for them (to do: start it with MALLOC_CONF=prof:true,prof_final:true; it then takes a few per cent more CPU time at most)",
+                "MALLOC_CONF does not ask for them (to do: start it with MALLOC_CONF=prof:true,prof_final:true; it then takes some 5 % more CPU time)",
             ),
             Self::Possible(Profiler::Tcmalloc) => formatter.write_str(
-                "HEAPPROFILE does not ask for them (to do: start it with HEAPPROFILE=/tmp/heap; each allocation costs more)",
+                "HEAPPROFILE does not ask for them (to do: start it with HEAPPROFILE=/tmp/heap; it then records each allocation)",
             ),
             Self::NotBuilt(Profiler::Jemalloc) => formatter.write_str(
                 "it was built without them (to do: configure it with --enable-prof; in Rust: the feature `profiling` of \

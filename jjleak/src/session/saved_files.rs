@@ -34,7 +34,7 @@ impl Source for SavedFiles {
         let mut paths: Vec<_> = self.paths.iter().enumerate().collect();
         paths.sort_by_cached_key(|(_, path)| changed(path));
         for (place, path) in paths {
-            series.add(place, reader.read_for(path, self.threads)?);
+            reader.add_to(&mut series, place, path, self.threads)?;
         }
         Ok(series.into_profiles())
     }

@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use jiff::Timestamp;
 use ruzstd::decoding::StreamingDecoder;
 
-use super::saved_series::{Instance, SavedProfile};
+use super::saved_series::{Instance, SavedProfile, SavedSeries};
 use super::{Header, Naming, fetch, heap_profile};
 use crate::heap_files;
 use crate::notices::{Progress, print};
@@ -93,14 +93,26 @@ impl Reader {
         Ok(saved)
     }
 
-    /// The same, with threads separated or not.
-    pub(super) fn read_for(&mut self, path: &Path, threads: bool) -> Result<SavedProfile, SavedFileError> {
+    /// Reads a profile for a series, with threads separated or not.
+    pub(super) fn add_to(
+        &mut self,
+        series: &mut SavedSeries,
+        place: usize,
+        path: &Path,
+        threads: bool,
+    ) -> Result<(), SavedFileError> {
         let SavedProfile { profile, instance } = self.read(path)?;
         if threads && !profile.coverage.threads {
             return Err(SavedFileError::WithoutThreads(path.to_owned()));
         }
         let profile = if threads { profile } else { profile.across_threads() };
-        Ok(SavedProfile { profile, instance })
+        if !series.add(place, SavedProfile { profile, instance }) {
+            let path = path.display();
+            print(&format!(
+                "left out: {path} is not newer than another profile of its process (cp -p keeps the times)"
+            ));
+        }
+        Ok(())
     }
 
     fn heap(

@@ -50,24 +50,27 @@ struct Process {
 
 impl SavedSeries {
     /// Adds a profile: the next of its process, or the first of another. `place` is its own among those that the user has named.
-    pub(super) fn add(&mut self, place: usize, SavedProfile { mut profile, instance }: SavedProfile) {
+    /// Returns false for a dump that is left out, because it is not newer than the last one.
+    #[must_use]
+    pub(super) fn add(&mut self, place: usize, SavedProfile { mut profile, instance }: SavedProfile) -> bool {
         let is_known = |process: &&mut Process| instance.is_some() && process.instance == instance;
         let Some(process) = self.0.iter_mut().find(is_known) else {
             self.0.push(Process { place, instance, last: profile, history: History::default() });
-            return;
+            return true;
         };
         process.place = process.place.min(place);
         let history = together(&process.last, &profile);
         if instance.is_some_and(|instance| instance.is_dumped()) {
             if profile.taken_at <= process.last.taken_at {
-                return;
+                return false;
             }
             process.judge(&mut profile);
         } else if profile.taken_at < process.last.taken_at {
             process.last.history = history;
-            return;
+            return true;
         }
         process.last = Profile { history, ..profile };
+        true
     }
 
     /// The last profile of each process, with the history of all.
@@ -138,7 +141,7 @@ mod tests {
     /// The profiles of dumps that are ten seconds apart.
     fn after_dumps(count: u64, stacks: impl Fn(u64) -> Vec<StackProfile>) -> Profile {
         let mut series = SavedSeries::default();
-        (0..count).for_each(|index| series.add(0, dump(index * 10, 1, &stacks(index))));
+        assert!((0..count).all(|index| series.add(0, dump(index * 10, 1, &stacks(index)))));
         series.into_profiles().remove(0)
     }
 
@@ -191,7 +194,8 @@ mod tests {
     fn executions_of_one_program_are_apart_in_the_order_of_the_user() {
         let mut series = SavedSeries::default();
         for (place, second, address) in [(2, 10, 1), (0, 20, 2), (1, 30, 1), (3, 5, 1)] {
-            series.add(place, dump(second, address, slice::from_ref(&stack("site", second * MIB, None))));
+            let dump = dump(second, address, slice::from_ref(&stack("site", second * MIB, None)));
+            assert_eq!(series.add(place, dump), second > 5, "an older one is left out");
         }
         let profiles = series.into_profiles();
         let seconds: Vec<_> = profiles.iter().map(|profile| profile.taken_at.as_second()).collect();

@@ -66,11 +66,8 @@ impl WatchedFiles {
         ready.sort();
         let mut is_new = false;
         for (_, path) in ready {
-            match self.reader.read_for(&path, self.threads) {
-                Ok(saved) => {
-                    self.series.add(0, saved);
-                    is_new = true;
-                }
+            match self.reader.add_to(&mut self.series, 0, &path, self.threads) {
+                Ok(()) => is_new = true,
                 Err(error) => print(&format!("left out: {}", chain(&error))),
             }
         }
