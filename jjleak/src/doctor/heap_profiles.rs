@@ -16,7 +16,7 @@ const MAX_ENVIRONMENT: u64 = 4 << 20;
 const JEMALLOC: [&str; 2] = ["heap_v", "2/%"];
 const TCMALLOC: [&str; 2] = ["HeapProfiler", "Start"];
 
-/// What an allocator's own profiler does.
+/// State of an allocator's own profiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeapProfiles {
     /// It was told to, by this environment variable.
@@ -37,7 +37,7 @@ pub enum Profiler {
 }
 
 impl HeapProfiles {
-    /// What the allocator of this family in a file does; `None` if the family has no profiler.
+    /// State of the profiler in a file with an allocator of this family; `None` if the family has no profiler.
     pub(super) fn of(family: &str, elf: Content<'_>, environment: &Environment) -> Option<Self> {
         let profiler = match family {
             "jemalloc" => Profiler::Jemalloc,

@@ -5,6 +5,7 @@
 
 mod added;
 mod build;
+mod callers;
 mod cost;
 mod frame_numbers;
 mod granularity;
@@ -30,6 +31,7 @@ pub use frame_numbers::FrameNumbers;
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub(crate) use build::standard_error;
+pub use callers::{is_allocation_function, is_of_allocator};
 pub use cost::Cost;
 pub use granularity::Granularity;
 pub(crate) use history::growth_of_later_half;

@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::label::{label, printable};
 use super::{Value, units};
-use crate::profile::{Profile, SourceKind, StackProfile};
+use crate::profile::Profile;
 
 /// Lines that are shown before and after one with memory.
 const AROUND: u32 = 4;
@@ -48,7 +48,7 @@ pub fn listed_functions(profile: &Profile, names: &Regex, value: Value) -> Vec<L
         let weight = value.of(stack.live);
         // Recursion counts once.
         let (mut in_function, mut in_line) = (BTreeSet::new(), BTreeSet::new());
-        for (depth, frame) in callers(stack, profile.coverage.source).enumerate() {
+        for (depth, frame) in stack.callers(profile.coverage.source).iter().enumerate() {
             let name = label(frame);
             if !names.is_match(&name) {
                 continue;
@@ -71,12 +71,6 @@ pub fn listed_functions(profile: &Profile, names: &Regex, value: Value) -> Vec<L
     let mut functions: Vec<_> = functions.into_values().collect();
     functions.sort_by_key(|function| Reverse(function.sum.through));
     functions
-}
-
-/// A stack without the allocator's function: memory is the caller's own, as in `jeprof`.
-fn callers(stack: &StackProfile, source: SourceKind) -> impl Iterator<Item = &crate::profile::Frame> {
-    let is_called = matches!(source, SourceKind::Malloc | SourceKind::File) && stack.frames.len() > 1;
-    stack.frames.iter().skip(usize::from(is_called)).map(|frame| &**frame)
 }
 
 /// The function with its lines. `source` has the lines of its file, if that was found.
@@ -127,7 +121,7 @@ fn shown(lines: &BTreeMap<u32, Sums>, source: Option<&[String]>) -> BTreeSet<u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Frame, Totals};
+    use crate::profile::{Frame, StackProfile, Totals};
     use crate::render::sample;
 
     fn stack(bytes: u64, frames: &[(&str, u32)]) -> StackProfile {

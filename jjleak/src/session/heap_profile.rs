@@ -18,6 +18,7 @@ use crate::perf_map::{self, NamedRanges};
 use crate::processes::{Mapping, SavedMappings, parse_maps};
 use crate::profile::{
     Coverage, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile, Totals,
+    is_allocation_function, is_of_allocator,
 };
 use crate::snapshot::{FoundMappings, RawStack, SharedFrame};
 use crate::symbolize::child::OWN_PROGRAM;
@@ -28,34 +29,6 @@ const MAX_PERF_MAP: u64 = perf_map::MAX_BYTES;
 
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
-
-/// Allocation functions, without the prefix of a jemalloc. What they call is inside of the allocator.
-const ALLOCATION_FUNCTIONS: [&str; 22] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "memalign",
-    "posix_memalign",
-    "aligned_alloc",
-    "valloc",
-    "pvalloc",
-    "mallocx",
-    "rallocx",
-    "xallocx",
-    "smallocx",
-    "operator new",
-    "operator new[]",
-    "tc_malloc",
-    "tc_calloc",
-    "tc_realloc",
-    "tc_memalign",
-    "tc_new",
-    "tc_newarray",
-    "tc_posix_memalign",
-    "malloc_default",
-];
-/// Prefixes of the functions of a jemalloc that a program has linked in.
-const PREFIXES: [&str; 4] = ["_rjem_", "je_", "__libc_", "__"];
 
 /// Reads a profile; also returns remarks on how it was read.
 pub(super) fn read(
@@ -236,18 +209,6 @@ fn within_program(frames: &[SharedFrame]) -> &[SharedFrame] {
     let is_allocation = |frame: &SharedFrame| is_allocation_function(&frame.symbol);
     let of_file = || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
     &frames[frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)..]
-}
-
-/// Returns true for `libjemalloc.so.2`, `libtcmalloc.so.4` and the like.
-fn is_of_allocator(module: &str) -> bool {
-    let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("lib") && name.contains("malloc")
-}
-
-fn is_allocation_function(symbol: &str) -> bool {
-    let name = symbol.split('(').next().unwrap_or(symbol);
-    let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
-    ALLOCATION_FUNCTIONS.contains(&plain)
 }
 
 #[expect(

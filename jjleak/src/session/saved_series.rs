@@ -22,9 +22,9 @@ pub(super) struct SavedProfile {
 /// The execution of a program that a saved profile is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Instance {
-    /// By its PID and start time: jjleak's own profiles, which have their verdicts.
+    /// jjleak's own profiles have the PID and start time, and their verdicts.
     Process { pid: u32, start_time: u64 },
-    /// By its PID, if known, its program, and an address that differs with each execution: dumps of an allocator, which are judged here.
+    /// Dumps of an allocator have an address that differs with each execution, and at times the PID. They are judged here.
     Dumped { pid: u32, exe: PathBuf, address: u64 },
 }
 
@@ -40,7 +40,7 @@ pub(super) struct SavedSeries(Vec<Process>);
 
 #[derive(Debug)]
 struct Process {
-    /// Where it stands among the profiles that the user has named.
+    /// Place among the profiles that the user has named.
     place: usize,
     instance: Option<Instance>,
     last: Profile,

@@ -90,7 +90,7 @@ pub(super) fn profile(entry: &Entry) -> Outcome {
     let peak = Peak::of(jjleak.pid());
     ledger.run("malloc");
     let accounts = ledger.accounts();
-    // Stacks of the hostile process come in meanwhile.
+    // The duration of the profile: stacks of the hostile process come in meanwhile, and none tells that it is the last.
     thread::sleep(A_WHILE);
     let ended = jjleak.interrupt().assert_done();
     let (seconds, memory_kib) = (begin.elapsed().as_secs_f64(), peak.kib());
@@ -161,6 +161,7 @@ impl Peak {
                 let others = by_process.iter().filter(|(other, _)| **other != pid);
                 let of_child = others.map(|(_, kib)| *kib).max().unwrap_or_default();
                 most.store(of_jjleak + of_child, Ordering::Relaxed);
+                // The kernel does not announce peaks of a process and its children.
                 thread::sleep(POLL_INTERVAL);
             }
         });
