@@ -70,7 +70,7 @@ pub(crate) fn fuzz(target: Option<&str>, effort: Effort) -> Result<ExitCode> {
     }
     let folder = workspace::target()?.join("fuzz");
     let program = build()?;
-    let child = workspace::target()?.join("debug/jjleak");
+    let child = program.with_file_name("jjleak");
     let mut found = Vec::new();
     for target in targets.iter().filter(|name| target.is_none_or(|target| target == **name)) {
         let corpus = folder.join("corpus").join(target);
@@ -128,18 +128,19 @@ fn names(source: &str) -> Result<Vec<String>> {
     Ok(rows.flatten().filter_map(name).collect())
 }
 
+const BUILD: [&str; 4] = ["build", "--quiet", "--profile", "fuzzing"];
+
 /// Builds the program with all targets, and jjleak itself, which becomes the process that reads symbols.
 fn build() -> Result<PathBuf> {
     let mut own = host_cargo();
-    own.current_dir(workspace::root()).args(["build", "--quiet", "--package", "jjleak", "--bin", "jjleak"]);
+    own.current_dir(workspace::root()).args(BUILD).args(["--package", "jjleak", "--bin", "jjleak"]);
     run(&mut own).context("cannot build jjleak")?;
     let mut cargo = host_cargo();
     // Only jjleak itself is compiled with other flags; all dependencies are reused.
     cargo.current_dir(workspace::root());
     cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("tests/fuzz/coverage"));
-    run(cargo.args(["build", "--quiet", "--package", "jjleak-fuzz"]))
-        .context("cannot build the fuzz targets")?;
-    Ok(workspace::target()?.join("debug/jjleak-fuzz"))
+    run(cargo.args(BUILD).args(["--package", "jjleak-fuzz"])).context("cannot build the fuzz targets")?;
+    Ok(workspace::target()?.join("fuzzing/jjleak-fuzz"))
 }
 
 /// Small libraries with debug information, and the compiler's flags for them.
