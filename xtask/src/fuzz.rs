@@ -24,27 +24,20 @@ const TARGETS: &str = "tests/fuzz/src/main.rs";
 pub(crate) const SECONDS: u32 = 30;
 /// Runs per target in `cargo xtask test --long`.
 pub(crate) const RUNS: u64 = 10_000_000;
-/// Targets that take milliseconds a run, and the seconds that they get instead of so many runs: each run of `symbols` maps a file, has
-/// another process read it, and starts another one if that dies. Each run of `jvm_memory` follows lists to their limits.
-const SLOW: [(&str, u32); 2] = [("symbols", 3600), ("jvm_memory", 1800)];
 
 /// For how long a target is tried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Effort {
     Seconds(u32),
-    /// Slow targets get their seconds.
     Runs(u64),
 }
 
 impl Effort {
-    /// libFuzzer's option for a target.
-    fn option(self, target: &str) -> String {
-        let slow = SLOW.iter().find(|(slow, _)| *slow == target);
-        match (self, slow) {
-            (Self::Runs(runs), None) => format!("-runs={runs}"),
-            (Self::Runs(_), Some(&(_, seconds))) | (Self::Seconds(seconds), _) => {
-                format!("-max_total_time={seconds}")
-            }
+    /// libFuzzer's option.
+    fn option(self) -> String {
+        match self {
+            Self::Runs(runs) => format!("-runs={runs}"),
+            Self::Seconds(seconds) => format!("-max_total_time={seconds}"),
         }
     }
 }
@@ -75,11 +68,11 @@ pub(crate) fn fuzz(target: Option<&str>, effort: Effort) -> Result<ExitCode> {
     for target in targets.iter().filter(|name| target.is_none_or(|target| target == **name)) {
         let corpus = folder.join("corpus").join(target);
         seed(target, &corpus).with_context(|| format!("cannot prepare {}", corpus.display()))?;
-        announce(&format!("fuzzing {target} with {}", effort.option(target)));
+        announce(&format!("fuzzing {target} with {}", effort.option()));
         let mut command = Command::new(&program);
         command.current_dir(&folder).env("JJLEAK_FUZZ_TARGET", target).env("JJLEAK_FUZZ_CHILD", &child);
         command.args([
-            effort.option(target),
+            effort.option(),
             format!("-max_len={MAX_INPUT_BYTES}"),
             format!("-timeout={MAX_SECONDS}"),
             format!("-artifact_prefix={}-", folder.join(target).display()),

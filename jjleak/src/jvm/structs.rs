@@ -49,12 +49,15 @@ impl Field {
     }
 }
 
+/// Something of fields, by the names of the structure and of the field.
+type ByName<T> = HashMap<String, HashMap<String, T>>;
+
 /// The structure descriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Structs {
-    fields: HashMap<(String, String), Field>,
+    fields: ByName<Field>,
     /// Addresses of static fields.
-    statics: HashMap<(String, String), u64>,
+    statics: ByName<u64>,
     sizes: HashMap<String, u64>,
 }
 
@@ -84,13 +87,13 @@ impl Structs {
                 .map(|what| value(&format!("gHotSpotVMStructEntry{what}Offset")));
         let (field, kind, is_static, offset, address) = (field?, kind?, is_static?, offset?, address?);
         table.each(memory, |entry, name| {
-            let key = (name, memory.text(word(entry, field)?)?);
+            let field = memory.text(word(entry, field)?)?;
             if word(entry, is_static)? & 0xffff_ffff != 0 {
-                structs.statics.insert(key, word(entry, address)?);
+                structs.statics.entry(name).or_default().insert(field, word(entry, address)?);
             } else {
                 let kind = memory.text(word(entry, kind)?).unwrap_or_default();
-                let width = structs.width(&kind);
-                structs.fields.insert(key, Field { offset: word(entry, offset)?, width });
+                let described = Field { offset: word(entry, offset)?, width: structs.width(&kind) };
+                structs.fields.entry(name).or_default().insert(field, described);
             }
             Some(())
         })?;
@@ -134,11 +137,8 @@ impl Structs {
     }
 }
 
-fn first<T: Copy>(known: &HashMap<(String, String), T>, names: &[(&str, &str)]) -> Option<T> {
-    names
-        .iter()
-        .find_map(|(structure, field)| known.get(&((*structure).to_owned(), (*field).to_owned())))
-        .copied()
+fn first<T: Copy>(known: &ByName<T>, names: &[(&str, &str)]) -> Option<T> {
+    names.iter().find_map(|(structure, field)| known.get(*structure)?.get(*field)).copied()
 }
 
 fn unknown(names: &[(&str, &str)]) -> Error {

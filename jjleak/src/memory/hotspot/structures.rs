@@ -107,14 +107,19 @@ fn thread<M: Memory>(reader: &Reader<'_, M>, at: u64) -> Reading<JavaThread> {
 }
 
 pub(super) fn loaders<M: Memory>(reader: &Reader<'_, M>) -> Reading<u64> {
+    let link = reader.structs.field(&[("ClassLoaderData", "_next")]).map_err(|_| Unknown::Undescribed)?;
     let mut next = reader.fixed(&[("ClassLoaderDataGraph", "_head")])?;
-    let mut count = 0;
+    let (mut count, mut mark) = (0_u64, 0);
     while next != 0 {
         count += 1;
-        if count > MAX_LOADERS {
+        // A list that is a circle comes to a marked one again (Brent's algorithm).
+        if next == mark || count > MAX_LOADERS {
             return Err(Unknown::Implausible);
         }
-        next = reader.field(next, &[("ClassLoaderData", "_next")])?;
+        if count.is_power_of_two() {
+            mark = next;
+        }
+        next = link.read(reader.memory, next).ok_or(Unknown::Unreadable)?;
     }
     Ok(count)
 }

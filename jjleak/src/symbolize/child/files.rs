@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 
 use super::debug_info::DebugInfo;
 use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
@@ -21,6 +21,8 @@ const FIBRE_ROOT: &str = "__start_context";
 const MAX_NAME_BYTES: usize = 32 << 10;
 /// Maximum number of functions inlined into each other at one place; beyond, the outermost are left out.
 const MAX_INLINED: usize = 64;
+/// Number of places that are looked up in a file together.
+const FOUND_AT_ONCE: usize = 64;
 /// Number of bytes of text from which a reply has no more symbols.
 const ENOUGH_BYTES: usize = 256 << 10;
 
@@ -93,14 +95,17 @@ impl Files {
 
     /// Symbols of the first places, at least one; fewer than all if they are long.
     fn symbols(&self, number: FileNumber, places: &[Place]) -> Vec<Option<Symbol>> {
+        let Some(file) = self.open.get(&number) else { return vec![None; places.len()] };
         let mut symbols = Vec::with_capacity(places.len());
         let mut bytes = 0;
-        for place in places {
-            let symbol = self.open.get(&number).and_then(|file| self.symbol(file, *place));
-            bytes += symbol.as_ref().map_or(0, Symbol::text_bytes);
-            symbols.push(symbol);
-            if bytes >= ENOUGH_BYTES {
-                break;
+        for places in places.chunks(FOUND_AT_ONCE) {
+            for found in self.find_all(file, places) {
+                let symbol = found.map(|symbol| functions(&symbol));
+                bytes += symbol.as_ref().map_or(0, Symbol::text_bytes);
+                symbols.push(symbol);
+                if bytes >= ENOUGH_BYTES {
+                    return symbols;
+                }
             }
         }
         symbols
@@ -118,30 +123,40 @@ impl Files {
         PathBuf::from(format!("{}/{}", self.folder, file.as_raw_fd()))
     }
 
-    fn symbol(&self, file: &OpenFile, Place { address, is_call }: Place) -> Option<Symbol> {
+    /// The symbol at each place.
+    fn find_all<'file>(&self, file: &'file OpenFile, places: &[Place]) -> Vec<Option<Sym<'file>>> {
+        let addresses: Vec<_> = places.iter().map(|place| place.address).collect();
+        let mut found = self.find(file, &addresses);
         // A fibre's function returns to the first byte of one that has not called it.
-        let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
-        let fibre_root = || self.find(file, address.checked_add(1)?).filter(begins_fibre);
-        let found = self.find(file, address);
-        let found = if is_call { found.or_else(fibre_root) } else { found };
-        found.map(|symbol| functions(&symbol))
+        let without =
+            (0..).zip(places).zip(&found).filter(|((_, place), found)| place.is_call && found.is_none());
+        let next = without.filter_map(|((index, place), _)| Some((index, place.address.checked_add(1)?)));
+        let (indices, next): (Vec<usize>, Vec<_>) = next.unzip();
+        for ((index, address), symbol) in indices.into_iter().zip(&next).zip(self.find(file, &next)) {
+            found[index] = symbol.filter(|symbol| symbol.addr == *address && symbol.name == FIBRE_ROOT);
+        }
+        found
     }
 
-    /// The symbol at an address, from the debug file or from the file itself. Addresses are used because blazesym resolves offsets
+    /// The symbol at each address, from the debug file or from the file itself. Addresses are used because blazesym resolves offsets
     /// by the program headers, and those of debug files have other offsets.
-    fn find<'file>(
-        &self,
-        OpenFile { parts, symbolizer, .. }: &'file OpenFile,
-        address: u64,
-    ) -> Option<Sym<'file>> {
-        let files = parts.debug_file.iter().chain([&parts.file]);
-        files.into_iter().find_map(|file| {
-            let source = Source::Elf(Elf::new(self.path(file)));
-            match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
-                Ok(Symbolized::Sym(symbol)) => Some(symbol),
-                Ok(Symbolized::Unknown(_)) | Err(_) => None,
+    fn find<'file>(&self, file: &'file OpenFile, addresses: &[u64]) -> Vec<Option<Sym<'file>>> {
+        let OpenFile { parts, symbolizer, .. } = file;
+        let mut found: Vec<Option<Sym<'file>>> = vec![None; addresses.len()];
+        for file in parts.debug_file.iter().chain([&parts.file]) {
+            let missing: Vec<_> = (0..found.len()).filter(|index| found[*index].is_none()).collect();
+            if missing.is_empty() {
+                break;
             }
-        })
+            let source = Source::Elf(Elf::new(self.path(file)));
+            let wanted: Vec<_> = missing.iter().map(|index| addresses[*index]).collect();
+            // blazesym looks at the file once for all, and reads a damaged one again for each call.
+            let symbols = symbolizer.symbolize(&source, Input::VirtOffset(&wanted)).unwrap_or_default();
+            for (index, symbol) in missing.into_iter().zip(symbols) {
+                found[index] = symbol.into_sym();
+            }
+        }
+        found
     }
 }
 
