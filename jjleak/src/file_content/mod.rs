@@ -123,7 +123,9 @@ impl<'data> ReadRef<'data> for Content<'data> {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'data [u8], ()> {
-        let range = range.start..range.end.min(range.start.saturating_add(MAX_STRING_BYTES));
+        // A file can name any offset.
+        let end = range.end.min(self.length());
+        let range = range.start..end.min(range.start.saturating_add(MAX_STRING_BYTES));
         let mut known = range.start;
         while known < range.end {
             let end = range.end.min((known / BLOCK_BYTES + 1) * BLOCK_BYTES);
@@ -181,6 +183,20 @@ mod tests {
             let string = content.read_bytes_at_until(begin..content.length(), 0);
             assert!(string == Ok(&bytes[usize::try_from(begin).unwrap()..end]));
             assert_eq!(content.read_bytes_at_until(10..100, 0), Err(()));
+        }
+    }
+
+    #[test]
+    fn a_string_beyond_the_end_of_the_file_is_none() {
+        let bytes = many();
+        let file = file(&bytes);
+        let lazy = LazyFile::new(&file).unwrap();
+        for content in [Content::from(&lazy), Content::from(&bytes)] {
+            for begin in [content.length(), u64::MAX - 1] {
+                assert_eq!(content.read_bytes_at_until(begin..u64::MAX, 0), Err(()));
+            }
+            let last = content.length() - content.length() % 251;
+            assert_eq!(content.read_bytes_at_until(last..u64::MAX, 0), Ok(&[][..]));
         }
     }
 
