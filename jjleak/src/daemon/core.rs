@@ -15,6 +15,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::config::Config;
 use super::decide::{State, next};
+use super::dumps::Sources;
 use super::handover::{Handover, SavedProcess};
 use super::history::{self, Bounds, History};
 use super::profile::{Finding, Job, Message, Order, Profiler, Run};
@@ -41,6 +42,8 @@ pub(super) struct Shared {
     is_handover_pending: Arc<AtomicBool>,
     /// Sends profiles to a remote store, if one is configured.
     pub(super) pusher: Option<Arc<Pusher>>,
+    /// Heap profiles that programs write themselves.
+    pub(super) dumps: Sources,
     /// Notified when another task than the daemon's loop has changed the core.
     pub(super) wake: Arc<Notify>,
 }
@@ -113,6 +116,7 @@ impl Shared {
             handover: Arc::new(Mutex::new(handover)),
             is_handover_pending: Arc::new(AtomicBool::new(false)),
             pusher: pusher.map(Arc::new),
+            dumps: Sources::default(),
             wake: Arc::new(Notify::new()),
         }
     }

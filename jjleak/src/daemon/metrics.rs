@@ -6,6 +6,7 @@ use std::fs;
 
 use super::core::Core;
 use super::decide::State;
+use super::dumps::{Dumped, Source};
 use super::history::{Costs, History};
 use super::log::suppressed;
 use super::profile::Finding;
@@ -273,6 +274,37 @@ pub(super) fn of_history(history: &History) -> String {
         .sample(&[], lost);
     Family::new(out, "jjleak_history_failing", "gauge", "Whether the last profile could not be stored.")
         .sample(&[], u8::from(error.is_some()));
+    text
+}
+
+/// Metrics of heap profiles that programs write themselves.
+pub(super) fn of_dumps(sources: &BTreeMap<String, Source>) -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    let mut each = |name, kind, help, value: fn(&Source) -> u64| {
+        let mut family = Family::new(out, name, kind, help);
+        for (from, source) in sources {
+            family.sample(&[("from", from)], value(source));
+        }
+    };
+    each("jjleak_dumps_read_total", "counter", "Heap profiles read, by their source.", |of| of.read);
+    each("jjleak_dumps_failed_total", "counter", "Heap profiles that could not be read.", |of| of.failed);
+    let help = "Whether the last heap profile could not be read.";
+    each("jjleak_dumps_failing", "gauge", help, |of| of.error.is_some().into());
+    let mut each = |name, help, value: fn(&Dumped) -> f64| {
+        let mut family = Family::new(out, name, "gauge", help);
+        for (from, source) in sources {
+            for dumped in source.processes.values() {
+                let pid = dumped.pid.to_string();
+                family.sample(&[("from", from), ("pid", &pid), ("comm", &dumped.comm)], value(dumped));
+            }
+        }
+    };
+    each("jjleak_dumps_live_bytes", "Live bytes of the last heap profile.", |of| float(of.live_bytes));
+    let help = "Leaking call sites, by all heap profiles of the process.";
+    each("jjleak_dumps_leaking_call_sites", help, |of| float(of.leaking as u64));
+    let help = "Total leak rate of these call sites.";
+    each("jjleak_dumps_leak_bytes_per_second", help, |of| of.leak_bytes_per_s);
     text
 }
 

@@ -8,6 +8,7 @@
 //!       profile    profiles one on a thread of its own
 //!         history    stores profiles on disk; handover saves the state of processes for the next daemon
 //!           http       serves a page, JSON, profiles and metrics
+//! dumps      reads heap profiles that programs write themselves; its profiles go to the history, too
 //! ```
 //!
 //! In: a [`Config`]. Out: the state directory, and the log.
@@ -16,6 +17,7 @@ pub mod config;
 mod core;
 mod cost_limit;
 pub mod decide;
+mod dumps;
 pub mod handover;
 pub mod history;
 pub mod http;
@@ -114,6 +116,7 @@ pub fn run(config: Config, reload: &Reload) -> Result<(), Error> {
     let pusher = pushing::start(&config)?;
     let shared = Shared::new(config, watcher, (history, handover), pusher);
     shared.apply_retention();
+    dumps::start(&shared).map_err(|error| Error::System("create a thread", error))?;
     let outcome = runtime.block_on(async {
         let serving = listener.map(|listener| serve(listener, guard, &shared));
         watch(&shared, reload, &profiler, serving).await
@@ -211,11 +214,9 @@ fn reload_config(shared: &Shared, reload: &Reload) {
     match reload() {
         Ok(config) => {
             let mut core = shared.core();
-            let fixed =
-                (&core.config.state.directory, &core.config.http, &core.config.push, &core.config.log);
-            if fixed != (&config.state.directory, &config.http, &config.push, &config.log) {
+            if !core.config.has_settings_of_start(&config) {
                 tracing::warn!(
-                    "changes of state.directory, [http], [push] and [log] take effect at the next start"
+                    "changes of state.directory, [dumps], [http], [push] and [log] take effect at the next start"
                 );
             }
             core.apply_config(config);

@@ -92,15 +92,7 @@ impl Outcome {
     /// Adds the address of the report.
     pub(super) fn with_report(self, listen: &ListenAddress, profile: Option<&Id>) -> Self {
         let Some(id) = profile else { return self };
-        let path = format!("/profiles/{id}/report.html");
-        let report = match listen {
-            ListenAddress::Tcp(address) => format!("; report: http://{address}{path}"),
-            ListenAddress::Unix(socket) => {
-                format!("; report: curl --unix-socket {} http://localhost{path}", socket.display())
-            }
-            ListenAddress::Off => String::new(),
-        };
-        Self { report, ..self }
+        Self { report: report_at(listen, id), ..self }
     }
 
     /// Logs the message for the process with this name.
@@ -113,6 +105,18 @@ impl Outcome {
         } else {
             tracing::info!(pid, profile, "{name} {what}: {why}{memory}{report}");
         }
+    }
+}
+
+/// The address of a report, as the end of a message.
+pub(super) fn report_at(listen: &ListenAddress, profile: &Id) -> String {
+    let path = format!("/profiles/{profile}/report.html");
+    match listen {
+        ListenAddress::Tcp(address) => format!("; report: http://{address}{path}"),
+        ListenAddress::Unix(socket) => {
+            format!("; report: curl --unix-socket {} http://localhost{path}", socket.display())
+        }
+        ListenAddress::Off => String::new(),
     }
 }
 

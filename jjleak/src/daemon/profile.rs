@@ -351,7 +351,13 @@ impl Job {
 
 /// Stores a profile; returns its finding.
 fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> Finding {
-    let mut finding = Finding { last_profile: None, verdict_profile: None, ..Finding::of(pid, &entry) };
+    let finding = Finding::of(pid, &entry);
+    let id = store(profile, entry, history);
+    Finding { last_profile: id.clone(), verdict_profile: id, ..finding }
+}
+
+/// Stores a profile with its flame graph; returns its ID, or logs why it is lost.
+pub(super) fn store(profile: &Profile, entry: Entry, history: &Mutex<History>) -> Option<Id> {
     let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
     let keep = |sealed: Sealed<'_>| {
         let room = lock().reserve(&sealed)?;
@@ -365,15 +371,11 @@ fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> 
     // A failure to render is a loss, which the history has not counted yet.
     let sealed = sealed.inspect_err(|why| lock().record_loss(why.clone()));
     let kept = sealed.and_then(|sealed| keep(sealed).map_err(|error| crate::error_chain::chain(&error)));
-    match kept {
-        Ok(id) => (finding.last_profile, finding.verdict_profile) = (Some(id.clone()), Some(id)),
-        Err(error) => tracing::error!("cannot store the profile of {}: {error}", profile.process),
-    }
-    finding
+    kept.inspect_err(|error| tracing::error!("cannot store the profile of {}: {error}", profile.process)).ok()
 }
 
 /// Queues a stored profile for the remote store.
-fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
+pub(super) fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
     let kept = history.lock().unwrap_or_else(PoisonError::into_inner).profile(id);
     let file = kept.and_then(|kept| kept.read());
     let outcome = file

@@ -4,6 +4,7 @@
 
 mod allocator_choice;
 mod begin;
+mod dump_source;
 mod error;
 pub mod estimate;
 mod fetch;
@@ -35,6 +36,7 @@ use waiting::{at, every, readable, ready};
 use watch::Watch;
 
 pub use allocator_choice::{AllocatorChoice, Probed};
+pub use dump_source::{DumpSource, Dumps};
 pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, NoSamples, UnopenedFiles};
 pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;

@@ -18,8 +18,8 @@ use crate::symbolize::StackNames;
 
 /// Maximum size of a file; a compressed profile is much smaller than its content.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Maximum size of a profile in text, decompressed.
-const MAX_TEXT_BYTES: u64 = 1 << 30;
+/// Maximum size of a profile, decompressed.
+const MAX_CONTENT_BYTES: u64 = 1 << 30;
 
 /// First bytes of compressed files (RFC 1952, 2.3.1; RFC 8878, 3.1.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -49,11 +49,18 @@ pub enum SavedFileError {
 pub(super) struct Reader {
     naming: Naming,
     names: StackNames,
+    /// Maximum size of a profile, decompressed.
+    max_bytes: u64,
 }
 
 impl Reader {
     pub(super) fn new(naming: &Naming) -> Self {
-        Self { naming: naming.clone(), names: heap_profile::names() }
+        Self::within(naming, MAX_CONTENT_BYTES)
+    }
+
+    /// Reads only profiles up to this size.
+    pub(super) fn within(naming: &Naming, max_bytes: u64) -> Self {
+        Self { naming: naming.clone(), names: heap_profile::names(), max_bytes }
     }
 
     /// Reads a profile, and prints notes on its quality.
@@ -77,10 +84,10 @@ impl Reader {
             if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
                 self.heap(text, path, taken_at)?
             } else {
-                pprof(&bytes, path)?
+                pprof(&bytes, path, self.max_bytes)?
             }
         } else {
-            pprof(&content(file).map_err(failed)?, path)?
+            pprof(&content(file).map_err(failed)?, path, self.max_bytes)?
         };
         drop(progress);
         for remark in remarks {
@@ -121,7 +128,7 @@ impl Reader {
         path: &Path,
         taken_at: Timestamp,
     ) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
-        let within = BufReader::new(file.take(MAX_TEXT_BYTES));
+        let within = BufReader::new(Within { file, left: self.max_bytes, most: self.max_bytes });
         heap_profile::read(within, path, taken_at, &self.naming, &mut self.names)
             .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
     }
@@ -140,9 +147,28 @@ fn open(path: &Path, headers: &[Header]) -> io::Result<(Box<dyn BufRead>, Timest
     Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
 }
 
-fn pprof(bytes: &[u8], path: &Path) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
-    let Reading { profile, remarks } =
-        pprof::read(bytes).map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
+/// A file that cannot be read beyond a size.
+struct Within<F> {
+    file: F,
+    left: u64,
+    most: u64,
+}
+
+impl<F: Read> Read for Within<F> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(into)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| too_large(self.most))?;
+        Ok(read)
+    }
+}
+
+fn too_large(most: u64) -> io::Error {
+    io::Error::other(format!("it has more than {most} bytes"))
+}
+
+fn pprof(bytes: &[u8], path: &Path, max_bytes: u64) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
+    let Reading { profile, remarks } = pprof::read_within(bytes, max_bytes.min(MAX_FILE_BYTES))
+        .map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
     let (pid, start_time) = (profile.process.pid, profile.process.start_time);
     // Profiles of other tools do not say which process they are of.
     let instance = (pid != 0).then_some(Instance::Process { pid, start_time });
@@ -153,7 +179,7 @@ fn content(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+        return Err(too_large(MAX_FILE_BYTES));
     }
     Ok(bytes)
 }

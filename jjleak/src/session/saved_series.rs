@@ -1,6 +1,7 @@
 //! Saved profiles by process: several of one process are successive reports.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ struct Process {
     last: Profile,
     /// Dumps so far, once there are two.
     history: History,
+    /// True if [`SavedSeries::take_new`] has not returned the last profile yet.
+    is_new: bool,
 }
 
 impl SavedSeries {
@@ -55,7 +58,13 @@ impl SavedSeries {
     pub(super) fn add(&mut self, place: usize, SavedProfile { mut profile, instance }: SavedProfile) -> bool {
         let is_known = |process: &&mut Process| instance.is_some() && process.instance == instance;
         let Some(process) = self.0.iter_mut().find(is_known) else {
-            self.0.push(Process { place, instance, last: profile, history: History::default() });
+            self.0.push(Process {
+                place,
+                instance,
+                last: profile,
+                history: History::default(),
+                is_new: true,
+            });
             return true;
         };
         process.place = process.place.min(place);
@@ -70,12 +79,29 @@ impl SavedSeries {
             return true;
         }
         process.last = Profile { history, ..profile };
+        process.is_new = true;
         true
     }
 
     /// The last profile of each process, with the history of all.
     pub(super) fn profiles(&self) -> Vec<Profile> {
         self.0.iter().map(|process| process.last.clone()).collect()
+    }
+
+    /// Those that are new since the last call.
+    pub(super) fn take_new(&mut self) -> Vec<Profile> {
+        let new =
+            self.0.iter_mut().filter_map(|process| mem::take(&mut process.is_new).then_some(&process.last));
+        new.cloned().collect()
+    }
+
+    /// Drops all processes but those with the latest profiles.
+    pub(super) fn keep_latest(&mut self, most: usize) {
+        while self.0.len() > most {
+            let oldest = self.0.iter().enumerate().min_by_key(|(_, process)| process.last.taken_at);
+            let Some((index, _)) = oldest else { return };
+            self.0.remove(index);
+        }
     }
 
     /// The same at the end, in the order that the user has chosen.
@@ -172,6 +198,23 @@ mod tests {
             kind(&last, "grows")
         };
         assert_eq!((with_error(4 * MIB), with_error(2 * MIB)), (VerdictKind::Growing, VerdictKind::Leaking));
+    }
+
+    #[test]
+    fn new_profiles_are_taken_once_and_the_oldest_processes_are_dropped() {
+        let mut series = SavedSeries::default();
+        for (address, second) in [(1, 10), (2, 20), (3, 30)] {
+            assert!(series.add(0, dump(second, address, &[])));
+        }
+        let seconds = |profiles: Vec<Profile>| -> Vec<_> {
+            profiles.iter().map(|profile| profile.taken_at.as_second()).collect()
+        };
+        assert_eq!(seconds(series.take_new()), [10, 20, 30]);
+        assert!(series.take_new().is_empty());
+        assert!(series.add(0, dump(40, 1, &[])));
+        assert_eq!(seconds(series.take_new()), [40]);
+        series.keep_latest(2);
+        assert_eq!(seconds(series.profiles()), [40, 30]);
     }
 
     #[test]

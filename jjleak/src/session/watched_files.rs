@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use glob::{Paths, PatternError};
 
-use super::Naming;
 use super::saved_reader::Reader;
 use super::saved_series::SavedSeries;
+use super::{Naming, SavedFileError};
 use crate::error_chain::chain;
 use crate::notices::print;
 use crate::profile::Profile;
@@ -39,19 +39,27 @@ struct Known {
 impl WatchedFiles {
     /// No file is read yet. Stacks are separated by thread if `threads` is true.
     pub fn new(pattern: String, threads: bool, naming: &Naming) -> Result<Self, PatternError> {
-        glob::glob(&pattern)?;
-        Ok(Self {
-            pattern,
-            threads,
-            reader: Reader::new(naming),
-            series: SavedSeries::default(),
-            known: BTreeMap::new(),
-        })
+        Self::with(pattern, threads, Reader::new(naming))
     }
 
-    /// Reads the files that are new or have changed, oldest first. Returns the profiles of all processes so far; `None` if there is
-    /// nothing new. A file that has changed since the last call may still be written: it is read by a later one.
+    pub(super) fn with(pattern: String, threads: bool, reader: Reader) -> Result<Self, PatternError> {
+        glob::glob(&pattern)?;
+        Ok(Self { pattern, threads, reader, series: SavedSeries::default(), known: BTreeMap::new() })
+    }
+
+    /// The profiles of all processes so far, if files are new or have changed; `None` if there is nothing new. Prints what cannot be
+    /// read.
     pub fn read_new(&mut self) -> Option<Vec<Profile>> {
+        let (read, failed) = self.read();
+        for error in &failed {
+            print(&format!("left out: {}", chain(error)));
+        }
+        (read > 0).then(|| self.series.profiles())
+    }
+
+    /// Reads the files that are new or have changed, oldest first. Returns their number, and those that cannot be read. A file that
+    /// has changed since the last call may still be written: it is read by a later one.
+    pub(super) fn read(&mut self) -> (usize, Vec<SavedFileError>) {
         let mut ready: Vec<(SystemTime, PathBuf)> = Vec::new();
         let before = std::mem::take(&mut self.known);
         for path in self.matching() {
@@ -64,14 +72,18 @@ impl WatchedFiles {
             self.known.insert(path, Known { version, is_read: is_read || known.is_some() });
         }
         ready.sort();
-        let mut is_new = false;
+        let (mut read, mut failed) = (0, Vec::new());
         for (_, path) in ready {
             match self.reader.add_to(&mut self.series, 0, &path, self.threads) {
-                Ok(()) => is_new = true,
-                Err(error) => print(&format!("left out: {}", chain(&error))),
+                Ok(()) => read += 1,
+                Err(error) => failed.push(error),
             }
         }
-        is_new.then(|| self.series.profiles())
+        (read, failed)
+    }
+
+    pub(super) const fn series(&mut self) -> &mut SavedSeries {
+        &mut self.series
     }
 
     fn matching(&self) -> impl Iterator<Item = PathBuf> + use<> {

@@ -3,6 +3,7 @@
 mod aborted;
 mod clients;
 mod crashes;
+mod dumps;
 mod faults;
 mod fleet;
 mod neighbours;

@@ -18,7 +18,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::{require_library, require_program};
 use crate::support::process::Process;
 
-pub(super) const JEMALLOC: &str = "libjemalloc.so.2";
+pub(crate) const JEMALLOC: &str = "libjemalloc.so.2";
 
 /// Bytes by function.
 type Bytes = BTreeMap<String, f64>;
@@ -29,7 +29,7 @@ fn written_by_jemalloc(folder: &TempDir) -> PathBuf {
 }
 
 /// The profiles that jemalloc writes of the fixture, in their order.
-pub(super) fn all_written_by_jemalloc(folder: &TempDir, when: &str) -> Vec<PathBuf> {
+pub(crate) fn all_written_by_jemalloc(folder: &TempDir, when: &str) -> Vec<PathBuf> {
     let prefix = folder.path().join("jeprof");
     let options = format!(
         "prof:true,prof_accum:true,lg_prof_sample:15,prof_prefix:{},{when}",

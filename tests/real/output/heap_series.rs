@@ -13,11 +13,11 @@ use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_library;
 
 /// Number of profiles until the program of the fixture has what it keeps.
-const KEEPING: usize = 40;
+pub(crate) const KEEPING: usize = 40;
 const BETWEEN: Duration = Duration::from_secs(10);
 
 /// Profiles of the fixture, one for each MiB that it allocates, as if there had been ten seconds between two.
-fn profiles(folder: &TempDir) -> Vec<PathBuf> {
+pub(crate) fn profiles(folder: &TempDir) -> Vec<PathBuf> {
     let mut profiles = all_written_by_jemalloc(folder, "lg_prof_interval:20");
     profiles.truncate(KEEPING);
     let last = SystemTime::now();

@@ -29,6 +29,8 @@ pub struct Config {
     pub suspect: Suspicion,
     /// Profiling of suspects.
     pub profile: Profiling,
+    /// Heap profiles that programs write themselves.
+    pub dumps: Dumps,
     /// HTTP server.
     pub http: Http,
     /// Remote profile store.
@@ -115,6 +117,20 @@ pub struct Profiling {
     pub back_off_max: Span<1, { 365 * DAY }>,
 }
 
+/// Heap profiles that programs write themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dumps {
+    /// Patterns of files, and addresses of servers.
+    pub from: Vec<String>,
+    /// Interval between requests, and between searches for new files.
+    pub interval: Span<1, DAY>,
+    /// Maximum size of a profile, decompressed.
+    pub max_bytes: Size<4096, { 1 << 30 }>,
+    /// Headers of requests.
+    pub headers: BTreeMap<String, String>,
+}
+
 /// HTTP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -197,6 +213,18 @@ pub enum LogLevel {
     Debug,
 }
 
+impl Config {
+    /// Returns true if the settings that are read at start only are those of another configuration.
+    #[must_use]
+    pub fn has_settings_of_start(&self, other: &Self) -> bool {
+        self.state.directory == other.state.directory
+            && self.dumps == other.dumps
+            && self.http == other.http
+            && self.push == other.push
+            && self.log == other.log
+    }
+}
+
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 
@@ -255,6 +283,17 @@ impl Default for Profiling {
             java_heap: true,
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
+        }
+    }
+}
+
+impl Default for Dumps {
+    fn default() -> Self {
+        Self {
+            from: Vec::new(),
+            interval: Span(seconds(60)),
+            max_bytes: Size(16 << 20),
+            headers: BTreeMap::new(),
         }
     }
 }

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Uri};
+use glob::Pattern;
 use serde::Deserialize;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
 use super::{Config, Profiling, Store};
 use crate::profile::JUDGED_SPANS;
+use crate::session::is_address;
 
 /// Invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +82,9 @@ struct Conflict {
 type Key = [&'static str; 2];
 
 const DURATION: Key = ["profile", "duration"];
+const DUMPS: Key = ["dumps", "from"];
+/// Maximum number of sources of heap profiles: each has a thread.
+const MAX_DUMPS: usize = 16;
 
 impl Conflict {
     fn keys(&self) -> impl Iterator<Item = &Key> {
@@ -95,7 +100,7 @@ impl fmt::Display for Conflict {
 
 /// First conflict.
 fn conflict(config: &Config) -> Option<Conflict> {
-    let Config { http, state, push, .. } = config;
+    let Config { http, state, push, dumps, .. } = config;
     let found = |key, with, why: &str| Some(Conflict { key, with, why: why.to_owned() });
     let in_profile = in_profile(&config.profile);
     if in_profile.is_some() {
@@ -113,9 +118,17 @@ fn conflict(config: &Config) -> Option<Conflict> {
     let is_sendable = |(name, value): &(&String, &String)| {
         name.parse::<HeaderName>().is_ok() && value.parse::<HeaderValue>().is_ok()
     };
-    if let Some((name, _)) = push.headers.iter().find(|header| !is_sendable(header)) {
-        let why = format!("`{name}` is not a valid header with this value");
-        return found(["push", "headers"], None, &why);
+    for (headers, key) in [(&push.headers, ["push", "headers"]), (&dumps.headers, ["dumps", "headers"])] {
+        if let Some((name, _)) = headers.iter().find(|header| !is_sendable(header)) {
+            let why = format!("`{name}` is not a valid header with this value");
+            return found(key, None, &why);
+        }
+    }
+    if dumps.from.len() > MAX_DUMPS {
+        return found(DUMPS, None, &format!("more than {MAX_DUMPS} are not allowed"));
+    }
+    if let Some(why) = dumps.from.iter().find_map(|from| no_source(from)) {
+        return found(DUMPS, None, &why);
     }
     let is_relative = |path: &Path| path != Path::new("") && path.is_relative();
     let no_path = [
@@ -144,6 +157,18 @@ fn in_profile(profile: &Profiling) -> Option<Conflict> {
         with: Some(["profile", "back_off"]),
         why: "less than profile.back_off".to_owned(),
     })
+}
+
+/// Reason why there can be no heap profiles from here, if there is one.
+fn no_source(from: &str) -> Option<String> {
+    if is_address(Path::new(from)) {
+        let is_wrong = !from.starts_with("unix:/") && !is_server(from);
+        return is_wrong.then(|| format!("`{from}` is neither a URL nor unix:SOCKET:PATH"));
+    }
+    if Path::new(from).is_relative() {
+        return Some(format!("`{from}` must be an absolute path, or a URL"));
+    }
+    Pattern::new(from).err().map(|error| format!("`{from}`: {error}"))
 }
 
 fn is_server(url: &str) -> bool {

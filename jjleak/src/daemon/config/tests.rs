@@ -55,6 +55,16 @@ fn errors_name_the_line_and_what_is_allowed() {
         ),
         ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is not a share"),
         (
+            "[dumps]\nfrom = [\"dumps/*.heap\"]\n",
+            "jjleak.toml:2: dumps.from: `dumps/*.heap` must be an absolute path, or a URL",
+        ),
+        (
+            "[dumps]\nfrom = [\"http:///heap\"]\n",
+            "jjleak.toml:2: dumps.from: `http:///heap` is neither a URL nor unix:SOCKET:PATH",
+        ),
+        ("[dumps]\nfrom = [\"/a***\"]\n", "jjleak.toml:2: dumps.from: `/a***`: "),
+        ("[dumps]\nheaders = { \"a b\" = \"c\" }\n", "jjleak.toml:2: dumps.headers: `a b` is not"),
+        (
             "[profile]\nsettle = \"1m\"\nduration = \"2m\"\n",
             "jjleak.toml:3: profile.duration: too short for a verdict",
         ),

@@ -7,9 +7,9 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::daemon::history::{Entry, Id};
-use crate::daemon::metrics;
 use crate::daemon::profile::STOP_TIMEOUT;
 use crate::daemon::watch::cat::{Cat, cats};
+use crate::daemon::{dumps, metrics};
 use crate::file_content::{Content, LazyFile};
 use crate::profile::Profile;
 use crate::render::sample;
@@ -421,6 +421,7 @@ fn alerts_and_the_dashboard_use_existing_metrics_and_every_metric_of_a_process()
     let fixture = Fixture::new();
     let status = crate::push::Status::default();
     let text = metrics::of_processes(&fixture.shared.core())
+        + &metrics::of_dumps(&dumps::lock(&fixture.shared.dumps))
         + &metrics::of_history(&fixture.shared.history())
         + &metrics::of_pushing(&status);
     let there: BTreeSet<_> =

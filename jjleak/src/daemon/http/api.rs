@@ -6,13 +6,14 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::profiles::{blocking, error_response, internal_error, parse};
 use super::view::processes as views;
 use super::{Served, failure};
 use crate::daemon::core::since_boot;
+use crate::daemon::dumps::{Source, lock};
 use crate::daemon::history::{Entry, Error, Id};
 use crate::daemon::metrics;
 use crate::processes::Pid;
@@ -78,6 +79,23 @@ pub(super) async fn profile(State(served): State<Served>, Path(id): Path<String>
     }
 }
 
+/// Lists the sources of heap profiles that programs write themselves.
+pub(super) async fn dumps(State(served): State<Served>) -> Response {
+    let known = lock(&served.shared.dumps);
+    let sources: Vec<_> =
+        known.iter().map(|(from, source)| DumpsView { from: from.clone(), source: source.clone() }).collect();
+    drop(known);
+    Json(json!({ "sources": sources })).into_response()
+}
+
+/// A source of heap profiles.
+#[derive(Debug, Serialize)]
+struct DumpsView {
+    from: String,
+    #[serde(flatten)]
+    source: Source,
+}
+
 /// Requests a profile of a process.
 pub(super) async fn request(State(served): State<Served>, Path(pid): Path<u32>) -> Response {
     let taken = Pid::new(pid).and_then(|pid| served.shared.core().request(pid));
@@ -96,7 +114,8 @@ pub(super) async fn metrics(State(served): State<Served>) -> Response {
     let text = blocking(&served, |served| {
         let text = metrics::of_processes(&served.shared.core());
         let pushing = served.shared.pusher.as_ref().map(|pusher| metrics::of_pushing(&pusher.status()));
-        text + &metrics::of_history(&served.shared.history()) + &pushing.unwrap_or_default()
+        let dumps = metrics::of_dumps(&lock(&served.shared.dumps));
+        text + &dumps + &metrics::of_history(&served.shared.history()) + &pushing.unwrap_or_default()
     });
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     text.await.map_or_else(internal_error, |text| (kind, text).into_response())

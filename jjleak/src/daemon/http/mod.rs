@@ -122,6 +122,7 @@ fn router(shared: Shared, guard: Guard) -> Router {
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/api/v1/processes", get(api::processes))
         .route("/api/v1/processes/{pid}/profile", post(api::request))
+        .route("/api/v1/dumps", get(api::dumps))
         .route("/api/v1/profiles", get(api::profiles))
         .route("/api/v1/profiles/{id}", get(api::profile))
         .fallback(|| async { failure(StatusCode::NOT_FOUND, "no such resource") })

@@ -1,5 +1,7 @@
 //! Web page with processes, findings and profiles. It needs no script.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -9,6 +11,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::Served;
 use super::profiles::{blocking, error_response, internal_error, parse};
 use super::view::{FindingView, HeapView, ProcessView, processes};
+use crate::daemon::dumps::{Dumped, Source, lock};
 use crate::daemon::history::{Entry, Error, History};
 use crate::profile::{Rate, SourceKind};
 use crate::render::{humane_bytes, pace, percent, printable};
@@ -30,6 +33,8 @@ pub(super) struct Contents {
     pub(super) processes: Vec<ProcessView>,
     /// Reason why profiles cannot be stored, if they cannot.
     pub(super) storage_error: Option<String>,
+    /// Sources of heap profiles that programs write themselves, by name.
+    pub(super) dumps: BTreeMap<String, Source>,
     /// The last profile of each series, latest first, and the length of the series.
     pub(super) profiles: Vec<(Entry, usize)>,
 }
@@ -38,12 +43,13 @@ pub(super) async fn page(State(served): State<Served>) -> Response {
     let page = blocking(&served, |served| {
         let processes = processes(&served);
         let line = served.shared.core().describe();
+        let dumps = lock(&served.shared.dumps).clone();
         // Release the history before rendering.
         let (storage_error, profiles) = {
             let history = served.shared.history();
             (history.last_error().1.map(str::to_owned), series(&history))
         };
-        write(&Contents { line, processes, storage_error, profiles })
+        write(&Contents { line, processes, storage_error, dumps, profiles })
     });
     page.await.map_or_else(internal_error, IntoResponse::into_response)
 }
@@ -130,6 +136,10 @@ pub(super) fn write(contents: &Contents) -> Markup {
         } @else {
             (table_of_processes(&contents.processes))
         }
+        @if !contents.dumps.is_empty() {
+            h2 { "Heap profiles" }
+            (table_of_dumps(&contents.dumps))
+        }
         h2 { "Profiles" }
         @if contents.profiles.is_empty() {
             p.none { "No process has been profiled yet." }
@@ -139,6 +149,43 @@ pub(super) fn write(contents: &Contents) -> Markup {
         footer { a href="/metrics" { "metrics" } " " a href="/api/v1/openapi.json" { "API" } }
     };
     document(&contents.line, &body)
+}
+
+/// Table of heap profiles, each process in its row, and a row for a source without any.
+fn table_of_dumps(sources: &BTreeMap<String, Source>) -> Markup {
+    html! {
+        table #dumps {
+            thead { tr { th { "Source" } th { "Process" } th.n { "Live" } th { "Verdict" } th { "Open" } } }
+            tbody {
+                @for (from, source) in sources {
+                    @if source.processes.is_empty() || source.error.is_some() {
+                        tr {
+                            td { (printable(from)) }
+                            td.bad colspan="4" {
+                                @match &source.error {
+                                    Some(error) => (printable(error)),
+                                    None => "no heap profile yet",
+                                }
+                            }
+                        }
+                    }
+                    @for dumped in source.processes.values() { (dump(from, dumped)) }
+                }
+            }
+        }
+    }
+}
+
+fn dump(from: &str, dumped: &Dumped) -> Markup {
+    html! {
+        tr {
+            td { (printable(from)) br; small { (time(dumped.time)) } }
+            td { b { (printable(&dumped.name())) } }
+            td.n { (bytes(dumped.live_bytes)) }
+            td class=[(dumped.leaking > 0).then_some("bad")] { (printable(&dumped.verdict)) }
+            td { @if let Some(id) = &dumped.profile { (links(&id.to_string())) } }
+        }
+    }
 }
 
 fn table_of_processes(processes: &[ProcessView]) -> Markup {
@@ -323,7 +370,13 @@ mod tests {
     use crate::render::sample;
 
     fn contents() -> Contents {
-        Contents { line: String::new(), processes: Vec::new(), storage_error: None, profiles: Vec::new() }
+        Contents {
+            line: String::new(),
+            processes: Vec::new(),
+            storage_error: None,
+            dumps: BTreeMap::new(),
+            profiles: Vec::new(),
+        }
     }
 
     #[test]

@@ -1,0 +1,206 @@
+//! Heap profiles that programs write themselves, or send when they are asked: each new one is read, and what grows from one to the
+//! next is judged.
+//!
+//! In: the patterns of files and addresses in the configuration. Out: profiles in the history, the state of each source for
+//! metrics, API and page, and the log.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::core::Shared;
+use super::history::{Entry, Id};
+use super::memory;
+use super::outcome;
+use super::profile::{push, store};
+use crate::error_chain::chain;
+use crate::profile::Profile;
+use crate::session::{DumpSource, Dumps, Naming};
+
+/// Interval of stored profiles of a process; one with another verdict is stored at once.
+const STORE_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of processes of a source, those with the latest profiles.
+const MAX_PROCESSES: usize = 32;
+
+/// What is known of all sources, by their names in the configuration.
+pub(super) type Sources = Arc<Mutex<BTreeMap<String, Source>>>;
+
+/// What is known of a source.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Source {
+    /// Number of profiles read, and of attempts that failed.
+    pub(super) read: u64,
+    pub(super) failed: u64,
+    /// Reason why the last attempt failed; `None` if it succeeded.
+    pub(super) error: Option<String>,
+    /// Its processes, by PID and time of the first profile.
+    #[serde(serialize_with = "values")]
+    pub(super) processes: BTreeMap<Key, Dumped>,
+}
+
+/// PID, or 0, and time of the first profile.
+type Key = (u32, Timestamp);
+
+/// What is known of a process by its heap profiles.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Dumped {
+    /// 0 if the profiles do not say.
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    /// Time of its last profile.
+    pub(super) time: Timestamp,
+    pub(super) live_bytes: u64,
+    pub(super) judged: bool,
+    pub(super) verdict: String,
+    pub(super) leaking: usize,
+    pub(super) leak_bytes_per_s: f64,
+    /// The last profile in the history.
+    pub(super) profile: Option<Id>,
+    #[serde(skip)]
+    stored_at: Option<Timestamp>,
+    /// First profile of its series in the history.
+    #[serde(skip)]
+    series: Option<Id>,
+}
+
+fn values<S: serde::Serializer>(known: &BTreeMap<Key, Dumped>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(known.values())
+}
+
+/// Starts a thread for each source, because a server or a file system can hang.
+pub(super) fn start(shared: &Shared) -> io::Result<()> {
+    let config = shared.core().config.dumps.clone();
+    let naming = Naming {
+        headers: config.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        ..Naming::default()
+    };
+    // A profile in memory takes several times its size.
+    let reading = Arc::new(Mutex::new(()));
+    for from in config.from {
+        lock(&shared.dumps).insert(from.clone(), Source::default());
+        let (shared, naming, reading) = (shared.clone(), naming.clone(), Arc::clone(&reading));
+        let (interval, max_bytes) = (config.interval.0, config.max_bytes.0);
+        thread::Builder::new().name("heap profiles".to_owned()).spawn(move || {
+            // The configuration has no other patterns.
+            let Ok(mut source) = DumpSource::new(&from, &naming, max_bytes) else { return };
+            loop {
+                let turn = lock(&reading);
+                read(&mut source, &from, &shared);
+                memory::trim();
+                drop(turn);
+                thread::sleep(interval);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads what is new of a source.
+fn read(source: &mut DumpSource, from: &str, shared: &Shared) {
+    // A profile can contain data that crashes its reader; that must cost no more than this profile.
+    let Ok(Dumps { profiles, read, failed }) = catch_unwind(AssertUnwindSafe(|| source.read_new())) else {
+        note(from, shared, 0, &["internal error in jjleak; please report it".to_owned()]);
+        return;
+    };
+    let failed: Vec<_> = failed.iter().map(|error| chain(error)).collect();
+    note(from, shared, read, &failed);
+    for profile in &profiles {
+        judge(from, profile, shared);
+    }
+}
+
+/// Counts profiles, and logs a failure unless it is the same as the last.
+fn note(from: &str, shared: &Shared, read: usize, failed: &[String]) {
+    let mut known = lock(&shared.dumps);
+    let known = known.entry(from.to_owned()).or_default();
+    known.read += read as u64;
+    known.failed += failed.len() as u64;
+    for error in failed {
+        if known.error.as_ref() != Some(error) {
+            tracing::warn!("cannot read a heap profile of {from}: {error}");
+        }
+        known.error = Some(error.clone());
+    }
+    if failed.is_empty() && read > 0 {
+        known.error = None;
+    }
+}
+
+/// Notes the last profile of a process, stores it if that is due, and logs another verdict.
+fn judge(from: &str, profile: &Profile, shared: &Shared) {
+    let key = (profile.process.pid, profile.started_at);
+    let before = lock(&shared.dumps).get(from).and_then(|known| known.processes.get(&key).cloned());
+    let entry = Entry::of(Id::of(profile), profile, &format!("a heap profile of {from}"));
+    let mut now = Dumped {
+        pid: profile.process.pid,
+        comm: profile.process.comm.clone(),
+        time: profile.taken_at,
+        live_bytes: entry.live_bytes,
+        judged: entry.judged,
+        verdict: entry.verdict.clone(),
+        leaking: entry.leaking_sites,
+        leak_bytes_per_s: entry.leak_rate,
+        profile: before.as_ref().and_then(|before| before.profile.clone()),
+        stored_at: before.as_ref().and_then(|before| before.stored_at),
+        series: before.as_ref().and_then(|before| before.series.clone()),
+    };
+    let is_another = before.as_ref().is_none_or(|before| !now.has_verdict_of(before));
+    let is_old = |at: Timestamp| profile.taken_at.duration_since(at).unsigned_abs() >= STORE_INTERVAL;
+    let worst = entry.leaking.first().cloned();
+    if is_another || now.stored_at.is_none_or(is_old) {
+        now.stored_at = Some(profile.taken_at);
+        let entry = entry.in_series(&mut now.series);
+        if let Some(id) = store(profile, entry, &shared.history) {
+            if let Some(pusher) = &shared.pusher {
+                push(pusher, &id, &shared.history);
+            }
+            now.profile = Some(id);
+        }
+    }
+    let mut known = lock(&shared.dumps);
+    let processes = &mut known.entry(from.to_owned()).or_default().processes;
+    processes.insert(key, now.clone());
+    while processes.len() > MAX_PROCESSES {
+        let oldest = processes.iter().min_by_key(|(_, dumped)| dumped.time).map(|(key, _)| *key);
+        oldest.map(|key| processes.remove(&key));
+    }
+    drop(known);
+    if is_another {
+        now.log(from, worst.as_deref(), shared);
+    }
+}
+
+impl Dumped {
+    /// The name of the process to those who run it.
+    pub(super) fn name(&self) -> String {
+        if self.pid == 0 { self.comm.clone() } else { format!("{} (pid {})", self.comm, self.pid) }
+    }
+
+    const fn has_verdict_of(&self, other: &Self) -> bool {
+        self.judged == other.judged && self.leaking == other.leaking
+    }
+
+    /// Logs the verdict.
+    fn log(&self, from: &str, worst: Option<&str>, shared: &Shared) {
+        let Self { pid, leaking, verdict, .. } = self;
+        let name = self.name();
+        if self.leaking == 0 {
+            tracing::info!(pid, "{name}, by its heap profiles {from}: {verdict}");
+            return;
+        }
+        let listen = &shared.core().config.http.listen;
+        let report = self.profile.as_ref().map_or_else(String::new, |id| outcome::report_at(listen, id));
+        let worst = worst.map_or_else(String::new, |worst| format!("{worst}; "));
+        tracing::warn!(pid, leaking, "{name} leaks, by its heap profiles {from}: {worst}{verdict}{report}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Heap profiles that programs write or serve again and again, read for as long as jjleak runs.
+
+use std::path::{Path, PathBuf};
+
+use glob::PatternError;
+use jiff::Timestamp;
+
+use super::saved_reader::Reader;
+use super::saved_series::{Instance, SavedProfile, SavedSeries};
+use super::watched_files::WatchedFiles;
+use super::{Naming, SavedFileError, fetch};
+use crate::profile::Profile;
+
+/// Maximum number of processes of which the last profile and the history are kept.
+const MAX_PROCESSES: usize = 32;
+
+/// Files that match a pattern, or a server that sends a profile when it is asked.
+pub struct DumpSource(Kind);
+
+enum Kind {
+    Files(WatchedFiles),
+    Server { address: PathBuf, reader: Reader, series: SavedSeries },
+}
+
+/// The profiles that are new.
+#[derive(Debug, Default)]
+pub struct Dumps {
+    /// The last profile of each process that has a new one, with verdicts on all of its profiles.
+    pub profiles: Vec<Profile>,
+    /// Number of profiles read.
+    pub read: usize,
+    /// Profiles that could not be read.
+    pub failed: Vec<SavedFileError>,
+}
+
+impl DumpSource {
+    /// A pattern of files, or the address of a server. Profiles of more than `max_bytes` are not read.
+    pub fn new(from: &str, naming: &Naming, max_bytes: u64) -> Result<Self, PatternError> {
+        let reader = Reader::within(naming, max_bytes);
+        let address = Path::new(from);
+        Ok(Self(if fetch::is_address(address) {
+            Kind::Server { address: address.to_owned(), reader, series: SavedSeries::default() }
+        } else {
+            Kind::Files(WatchedFiles::with(from.to_owned(), false, reader)?)
+        }))
+    }
+
+    /// Reads what is new. Blocks.
+    pub fn read_new(&mut self) -> Dumps {
+        let (read, failed, series) = match &mut self.0 {
+            Kind::Files(files) => {
+                let (read, failed) = files.read();
+                (read, failed, files.series())
+            }
+            Kind::Server { address, reader, series } => {
+                let failed = reader.read(address).map(|saved| series.add(0, served(saved, address))).err();
+                (usize::from(failed.is_none()), Vec::from_iter(failed), series)
+            }
+        };
+        let profiles = series.take_new();
+        series.keep_latest(MAX_PROCESSES);
+        Dumps { profiles, read, failed }
+    }
+}
+
+/// A profile that a server has sent: of now, and of the program that has sent the one before, if it does not say otherwise.
+fn served(saved: SavedProfile, address: &Path) -> SavedProfile {
+    let SavedProfile { mut profile, instance } = saved;
+    let instance = instance.unwrap_or_else(|| {
+        (profile.started_at, profile.taken_at) = (Timestamp::now(), Timestamp::now());
+        Instance::Dumped { pid: 0, exe: address.to_owned(), address: 0 }
+    });
+    SavedProfile { profile: profile.across_threads(), instance: Some(instance) }
+}
