@@ -1,9 +1,9 @@
 //! The format of gperftools and tcmalloc, and of jemalloc before version 4: `heap profile: COUNTS @ TYPE/R`, then a line for each
 //! stack, `COUNTS @ ADDRESSES`.
 
+use super::addresses;
 use super::counts::{Counts, Scaling};
 use super::lines::Line;
-use super::{HeapStack, addresses};
 
 /// Beginning of the first line.
 pub(super) const HEADER: &str = "heap profile:";
@@ -31,13 +31,12 @@ pub(super) fn scaling(header: &str) -> Option<Scaling> {
 }
 
 /// The stack of a line; `None` for an empty line.
-pub(super) fn stack(text: Line<'_>, scaling: Scaling) -> Result<Option<HeapStack>, &'static str> {
+pub(super) fn stack(text: Line<'_>) -> Result<Option<(Vec<u64>, Counts)>, &'static str> {
     let text = text?;
     if text.is_empty() {
         return Ok(None);
     }
     let (counts, rest) = Counts::parse(text).ok_or("its numbers cannot be read")?;
     let stack = rest.trim().strip_prefix('@').ok_or("it has no stack")?;
-    let (live, allocated) = counts.estimates(scaling);
-    Ok(Some(HeapStack { addresses: addresses(stack)?, live, allocated }))
+    Ok(Some((addresses(stack)?, counts)))
 }

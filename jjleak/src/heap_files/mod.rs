@@ -11,11 +11,12 @@ mod threaded;
 
 use std::io::{self, BufRead};
 
+use counts::Counts;
 pub use counts::{Estimate, Scaling};
 use lines::Lines;
 
 /// Maximum number of addresses in all stacks: 1 GiB.
-const MAX_ADDRESSES: usize = 128 << 20;
+const MAX_ADDRESSES: u32 = 128 << 20;
 /// First line of the list of mapped files, in the format of `/proc/PID/maps`.
 const MAPPED_FILES: [&str; 2] = ["MAPPED_LIBRARIES:", "--- Memory map:"];
 /// Maximum length of the list of mapped files: as for `/proc/PID/maps`.
@@ -27,18 +28,28 @@ pub struct HeapFile {
     /// Relation of the file's figures to those of the program.
     pub scaling: Scaling,
     /// All stacks, in the order of the file.
-    pub stacks: Vec<HeapStack>,
+    stacks: Vec<Counted>,
+    /// Their addresses, one stack after the other: files have a million stacks.
+    addresses: Vec<u64>,
     /// Mapped files, in the format of `/proc/PID/maps`.
     pub mapped: String,
     /// Lines that could not be read and are left out.
     pub damage: Option<Damage>,
 }
 
+/// A stack as it is in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counted {
+    counts: Counts,
+    /// Index after its last address in those of all stacks.
+    end: u32,
+}
+
 /// A stack and its memory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HeapStack {
+pub struct HeapStack<'file> {
     /// Addresses, leaf first: one in the innermost function, then return addresses.
-    pub addresses: Vec<u64>,
+    pub addresses: &'file [u64],
     /// Memory in use.
     pub live: Estimate,
     /// Memory allocated since the program's start; `None` if the program did not record it.
@@ -68,6 +79,29 @@ pub enum Error {
     /// The stacks take too much memory.
     #[error("its stacks have more than {MAX_ADDRESSES} addresses")]
     TooLarge,
+}
+
+impl HeapFile {
+    /// All stacks, in the order of the file.
+    #[must_use]
+    pub fn stacks(&self) -> impl ExactSizeIterator<Item = HeapStack<'_>> {
+        let mut begin = 0;
+        self.stacks.iter().map(move |Counted { counts, end }| {
+            let end = *end as usize;
+            let (live, allocated) = counts.estimates(self.scaling);
+            let addresses = &self.addresses[begin..end];
+            begin = end;
+            HeapStack { addresses, live, allocated }
+        })
+    }
+
+    fn add(&mut self, addresses: &[u64], counts: Counts) -> Result<(), Error> {
+        let end = self.addresses.len() + addresses.len();
+        let end = u32::try_from(end).ok().filter(|end| *end <= MAX_ADDRESSES).ok_or(Error::TooLarge)?;
+        self.addresses.extend_from_slice(addresses);
+        self.stacks.push(Counted { counts, end });
+        Ok(())
+    }
 }
 
 /// Returns true if a file that begins with these bytes is a heap profile in text.
@@ -104,21 +138,17 @@ fn read_stacks(
     mut format: Format,
     heap: &mut HeapFile,
 ) -> Result<(), Error> {
-    let mut left = MAX_ADDRESSES;
     while let Some(line) = lines.next()? {
         if line.is_ok_and(|line| MAPPED_FILES.contains(&line)) {
             return read_mapped(lines, heap);
         }
         let read = match &mut format {
-            Format::Threaded(reader) => reader.line(line, heap.scaling),
-            Format::Legacy => legacy::stack(line, heap.scaling),
+            Format::Threaded(reader) => reader.line(line),
+            Format::Legacy => legacy::stack(line),
         };
         match read {
             Ok(None) => {}
-            Ok(Some(stack)) => {
-                left = left.checked_sub(stack.addresses.len()).ok_or(Error::TooLarge)?;
-                heap.stacks.push(stack);
-            }
+            Ok(Some((addresses, counts))) => heap.add(&addresses, counts)?,
             Err(reason) => heap.damaged(lines.number(), reason),
         }
     }

@@ -1,8 +1,8 @@
 //! jemalloc's format since version 4: `heap_v2/R`, then for each stack a line with its addresses and a line for each thread.
 
+use super::addresses;
 use super::counts::{Counts, Scaling};
 use super::lines::Line;
-use super::{HeapStack, addresses};
 
 /// Beginning of the first line; the mean number of bytes between samples follows.
 pub(super) const HEADER: &str = "heap_v2/";
@@ -22,11 +22,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads a line; returns a stack once it is complete.
-    pub(super) fn line(
-        &mut self,
-        text: Line<'_>,
-        scaling: Scaling,
-    ) -> Result<Option<HeapStack>, &'static str> {
+    pub(super) fn line(&mut self, text: Line<'_>) -> Result<Option<(Vec<u64>, Counts)>, &'static str> {
         // Memory after a damaged line may be of another stack.
         let last = self.stack.take();
         let text = text?;
@@ -42,9 +38,7 @@ impl Reader {
         let Some(sum) = rest.strip_prefix("*:") else { return Ok(None) };
         let (counts, _) = Counts::parse(sum).ok_or("its numbers cannot be read")?;
         // Sums of the whole profile come before the first stack.
-        let Some(addresses) = last else { return Ok(None) };
-        let (live, allocated) = counts.estimates(scaling);
-        Ok(Some(HeapStack { addresses, live, allocated }))
+        Ok(last.map(|addresses| (addresses, counts)))
     }
 
     /// Returns true if a stack has no sum yet.

@@ -113,7 +113,7 @@ fn never_freed(used: &StackUse) -> StackUse {
 }
 
 /// The cohorts with live blocks.
-fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 4]> {
+fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 1]> {
     let live = |cohort: &snapshot::Cohort| cohort.objects > 0 || cohort.bytes > 0;
     let cohort =
         |snapshot::Cohort { interval, objects, bytes }| Cohort { interval, live: Totals { bytes, objects } };

@@ -338,7 +338,7 @@ pub struct StackProfile {
     /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
     pub growth: i64,
     /// Live totals by time of allocation, without empty cohorts; empty if ages are unknown.
-    pub cohorts: SmallVec<[Cohort; 4]>,
+    pub cohorts: SmallVec<[Cohort; 1]>,
     /// Ages of the live blocks; `None` without live blocks, or if ages are unknown.
     pub ages: Option<Ages>,
     /// The largest live blocks, if the [`Coverage`] asks for them.

@@ -27,6 +27,8 @@ use crate::symbolize::{StackNames, Symbolizer, generated};
 /// Maximum length of a perf map.
 const MAX_PERF_MAP: u64 = perf_map::MAX_BYTES;
 
+/// Number of stacks that are named together.
+const NAMED_AT_ONCE: usize = 1 << 16;
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
 
@@ -38,7 +40,7 @@ pub(super) fn read(
     naming: &Naming,
     names: &mut StackNames,
 ) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
-    let mut heap = heap_files::read(file)?;
+    let heap = heap_files::read(file)?;
     let mut remarks = Vec::new();
     if let Some(damage) = &heap.damage {
         let (lines, first, reason) = (damage.lines, damage.first, damage.reason);
@@ -50,7 +52,7 @@ pub(super) fn read(
     let process = process(path, &mappings);
     let instance = instance(process.pid, &mappings);
     let perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
-    let stacks = named(&mut heap, &saved, &mappings, &perf_map, names);
+    let stacks = named(&heap, &saved, &mappings, &perf_map, names);
     let profile = Profile {
         started_at: taken_at,
         taken_at,
@@ -154,43 +156,47 @@ const fn sampling(scaling: Scaling) -> Sampling {
     }
 }
 
-/// Takes the stacks, with names.
+/// The stacks, with names.
 fn named(
-    heap: &mut HeapFile,
+    heap: &HeapFile,
     saved: &SavedMappings,
     mappings: &[Mapping],
     perf_map: &PerfMapFile,
-    all_names: &mut StackNames,
+    names: &mut StackNames,
 ) -> Vec<StackProfile> {
-    let stacks = std::mem::take(&mut heap.stacks);
-    let mut names = all_names.of_process(&saved.modules);
-    let raw: Vec<_> = stacks.iter().map(|stack| raw_stack(&stack.addresses)).collect();
-    let count = raw.len();
-    let rows = || (0..).take(count);
-    names.look_up(rows(), |row| raw.get(row as usize));
-    let is_estimate = sampling(heap.scaling).is_estimate();
     let unmapped = Paths::new(mappings);
+    let is_estimate = sampling(heap.scaling).is_estimate();
     let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
-    let profiled = stacks.into_iter().zip(raw).zip(rows()).map(|((stack, raw), row)| {
-        let frames = names.name(row, || Some(raw)).frames;
-        let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
-        let (live, live_error) = totals(stack.live);
-        StackProfile {
-            id: u64::from(row) + 1,
-            live,
-            allocated: stack.allocated.map_or(live, |allocated| totals(allocated).0),
-            live_error: is_estimate.then_some(live_error),
-            growth: 0,
-            cohorts: SmallVec::new(),
-            ages: None,
-            blocks: Vec::new(),
-            status: StackStatus::Foreign,
-            frames: frames.into(),
+    let mut stacks = heap.stacks();
+    let mut profiled = Vec::with_capacity(stacks.len());
+    loop {
+        let some: Vec<_> = stacks.by_ref().take(NAMED_AT_ONCE).collect();
+        if some.is_empty() {
+            return profiled;
         }
-    });
-    let profiled = profiled.collect();
-    all_names.forget(&rows().collect());
-    profiled
+        let raw: Vec<_> = some.iter().map(|stack| raw_stack(stack.addresses)).collect();
+        let rows = || (0_u32..).take(raw.len());
+        let mut of_process = names.of_process(&saved.modules);
+        of_process.look_up(rows(), |row| raw.get(row as usize));
+        for ((row, stack), raw) in rows().zip(some).zip(&raw) {
+            let frames = of_process.name(row, || Some(raw.clone())).frames;
+            let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
+            let (live, live_error) = totals(stack.live);
+            profiled.push(StackProfile {
+                id: profiled.len() as u64 + 1,
+                live,
+                allocated: stack.allocated.map_or(live, |allocated| totals(allocated).0),
+                live_error: is_estimate.then_some(live_error),
+                growth: 0,
+                cohorts: SmallVec::new(),
+                ages: None,
+                blocks: Vec::new(),
+                status: StackStatus::Foreign,
+                frames: frames.into(),
+            });
+        }
+        names.forget(&rows().collect());
+    }
 }
 
 /// Names of the stacks of heap profiles. Those of a file are read once for all profiles.
@@ -293,8 +299,8 @@ impl Paths {
 
     /// Adds the paths of files that could not be opened.
     fn add(&self, frames: &[SharedFrame]) -> Vec<SharedFrame> {
-        let with_path = |frame: &SharedFrame| match self.of(frame.address).filter(|_| frame.module.is_empty())
-        {
+        let path = |frame: &SharedFrame| if frame.module.is_empty() { self.of(frame.address) } else { None };
+        let with_path = |frame: &SharedFrame| match path(frame) {
             Some(path) => Arc::new(Frame { module: path.to_owned(), ..Frame::clone(frame) }),
             None => Arc::clone(frame),
         };
