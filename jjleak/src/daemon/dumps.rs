@@ -105,17 +105,19 @@ pub(super) fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads what is new of a source.
+/// Reads and judges what is new of a source.
 fn read(source: &mut DumpSource, from: &str, shared: &Shared) {
     // A profile can contain data that crashes its reader; that must cost no more than this profile.
-    let Ok(Dumps { profiles, read, failed }) = catch_unwind(AssertUnwindSafe(|| source.read_new())) else {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let Dumps { profiles, read, failed } = source.read_new();
+        let failed: Vec<_> = failed.iter().map(|error| chain(error)).collect();
+        note(from, shared, read, &failed);
+        for profile in &profiles {
+            judge(from, profile, shared);
+        }
+    }));
+    if outcome.is_err() {
         note(from, shared, 0, &["internal error in jjleak; please report it".to_owned()]);
-        return;
-    };
-    let failed: Vec<_> = failed.iter().map(|error| chain(error)).collect();
-    note(from, shared, read, &failed);
-    for profile in &profiles {
-        judge(from, profile, shared);
     }
 }
 

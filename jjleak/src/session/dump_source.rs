@@ -36,7 +36,7 @@ pub struct Dumps {
 impl DumpSource {
     /// A pattern of files, or the address of a server. Profiles of more than `max_bytes` are not read.
     pub fn new(from: &str, naming: &Naming, max_bytes: u64) -> Result<Self, PatternError> {
-        let reader = Reader::within(naming, max_bytes);
+        let reader = Reader::careful(naming, max_bytes);
         let address = Path::new(from);
         Ok(Self(if fetch::is_address(address) {
             Kind::Server { address: address.to_owned(), reader, series: SavedSeries::default() }

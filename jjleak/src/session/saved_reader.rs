@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use ruzstd::decoding::StreamingDecoder;
 
 use super::saved_series::{Instance, SavedProfile, SavedSeries};
-use super::{Header, Naming, fetch, heap_profile};
+use super::{Naming, fetch, heap_profile};
 use crate::heap_files;
 use crate::notices::{Progress, print};
 use crate::pprof::{self, Reading};
+use crate::processes::opener::open_regular;
 use crate::symbolize::StackNames;
 
 /// Maximum size of a file; a compressed profile is much smaller than its content.
@@ -51,16 +52,19 @@ pub(super) struct Reader {
     names: StackNames,
     /// Maximum size of a profile, decompressed.
     max_bytes: u64,
+    /// True to open regular files only, within a time limit.
+    only_regular: bool,
 }
 
 impl Reader {
     pub(super) fn new(naming: &Naming) -> Self {
-        Self::within(naming, MAX_CONTENT_BYTES)
+        let names = heap_profile::names();
+        Self { naming: naming.clone(), names, max_bytes: MAX_CONTENT_BYTES, only_regular: false }
     }
 
-    /// Reads only profiles up to this size.
-    pub(super) fn within(naming: &Naming, max_bytes: u64) -> Self {
-        Self { naming: naming.clone(), names: heap_profile::names(), max_bytes }
+    /// Reads profiles up to this size, whatever others put in the place of a file.
+    pub(super) fn careful(naming: &Naming, max_bytes: u64) -> Self {
+        Self { max_bytes, only_regular: true, ..Self::new(naming) }
     }
 
     /// Reads a profile, and prints notes on its quality.
@@ -68,7 +72,8 @@ impl Reader {
         let shown = path.display();
         let progress = Progress::start(&format!("reading {shown}"));
         let failed = |error| SavedFileError::Read(path.to_owned(), error);
-        let (mut file, taken_at) = open(path, &self.naming.headers).map_err(failed)?;
+        let max_bytes = self.max_bytes.min(MAX_FILE_BYTES);
+        let (mut file, taken_at) = self.open(path).map_err(failed)?;
         let begin = file.fill_buf().map_err(failed)?;
         if begin.starts_with(&ZSTD) {
             let decoder = StreamingDecoder::new(file).map_err(|error| failed(io::Error::other(error)))?;
@@ -78,16 +83,16 @@ impl Reader {
         let (mut saved, remarks) = if heap_files::is_heap_file(begin) {
             self.heap(file, path, taken_at)?
         } else if begin.starts_with(&GZIP) {
-            let bytes = content(file).map_err(failed)?;
+            let bytes = content(file, max_bytes).map_err(failed)?;
             let mut text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
             // A damaged file is reported by the reader of the other format.
             if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
                 self.heap(text, path, taken_at)?
             } else {
-                pprof(&bytes, path, self.max_bytes)?
+                pprof(&bytes, path, max_bytes)?
             }
         } else {
-            pprof(&content(file).map_err(failed)?, path, self.max_bytes)?
+            pprof(&content(file, max_bytes).map_err(failed)?, path, max_bytes)?
         };
         drop(progress);
         for remark in remarks {
@@ -122,6 +127,19 @@ impl Reader {
         Ok(())
     }
 
+    /// Opens a file or requests it from a server; also returns the time of its last change.
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
+        if let Some(address) = path.to_str().filter(|_| fetch::is_address(path)) {
+            return Ok((fetch::get(address, &self.naming.headers)?, Timestamp::now()));
+        }
+        if path == Path::new(STDIN) {
+            return Ok((Box::new(BufReader::new(io::stdin())), Timestamp::now()));
+        }
+        let file = if self.only_regular { open_regular(path)? } else { File::open(path)? };
+        let changed = file.metadata()?.modified().unwrap_or_else(|_| SystemTime::now());
+        Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
+    }
+
     fn heap(
         &mut self,
         file: impl BufRead,
@@ -132,19 +150,6 @@ impl Reader {
         heap_profile::read(within, path, taken_at, &self.naming, &mut self.names)
             .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
     }
-}
-
-/// Opens a file or requests it from a server; also returns the time of its last change.
-fn open(path: &Path, headers: &[Header]) -> io::Result<(Box<dyn BufRead>, Timestamp)> {
-    if let Some(address) = path.to_str().filter(|_| fetch::is_address(path)) {
-        return Ok((fetch::get(address, headers)?, Timestamp::now()));
-    }
-    if path == Path::new(STDIN) {
-        return Ok((Box::new(BufReader::new(io::stdin())), Timestamp::now()));
-    }
-    let file = File::open(path)?;
-    let changed = file.metadata()?.modified().unwrap_or_else(|_| SystemTime::now());
-    Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
 }
 
 /// A file that cannot be read beyond a size.
@@ -167,7 +172,7 @@ fn too_large(most: u64) -> io::Error {
 }
 
 fn pprof(bytes: &[u8], path: &Path, max_bytes: u64) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
-    let Reading { profile, remarks } = pprof::read_within(bytes, max_bytes.min(MAX_FILE_BYTES))
+    let Reading { profile, remarks } = pprof::read_within(bytes, max_bytes)
         .map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
     let (pid, start_time) = (profile.process.pid, profile.process.start_time);
     // Profiles of other tools do not say which process they are of.
@@ -175,11 +180,31 @@ fn pprof(bytes: &[u8], path: &Path, max_bytes: u64) -> Result<(SavedProfile, Vec
     Ok((SavedProfile { profile, instance }, remarks))
 }
 
-fn content(source: impl Read) -> io::Result<Vec<u8>> {
+fn content(source: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(too_large(MAX_FILE_BYTES));
+    source.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(too_large(max_bytes));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn a_careful_reader_opens_no_pipe_and_reads_no_large_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, large) = (folder.path().join("pipe"), folder.path().join("large"));
+        mkfifo(&pipe, Mode::S_IRUSR).unwrap();
+        File::create(&large).unwrap().set_len(1 << 40).unwrap();
+        let mut reader = Reader::careful(&Naming::default(), 1 << 20);
+        let mut error = |path: &Path| crate::error_chain::chain(&reader.read(path).unwrap_err());
+        assert!(error(&pipe).ends_with("it is not a regular file"), "{}", error(&pipe));
+        assert!(error(&large).ends_with("it has more than 1048576 bytes"), "{}", error(&large));
+    }
 }

@@ -3,8 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::os::unix::fs::symlink;
 use std::thread;
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 
 use crate::output::heap_profiles::JEMALLOC;
@@ -12,6 +15,9 @@ use crate::output::heap_series::{KEEPING, profiles};
 use crate::support::bounded::{LONG, SOON, until};
 use crate::support::daemon::{Place, ask};
 use crate::support::privilege::{require_bpf, require_library};
+
+/// A heap profile of one stack.
+const HEAP: &str = "heap_v2/1\n  t*: 1: 4096 [0: 0]\n@ 0x1000\n  t*: 1: 4096 [0: 0]\nMAPPED_LIBRARIES:\n1000-2000 r-xp 0 0:0 7 /none\n";
 
 /// Configuration with these sources of heap profiles.
 fn configure(place: &Place, from: &[&str]) {
@@ -81,12 +87,33 @@ fn what_grows_from_one_heap_profile_to_the_next_is_found_by_the_daemon() {
 }
 
 #[test]
+fn what_is_no_heap_profile_holds_up_no_other() {
+    require_bpf!();
+    let (place, heap) = (Place::new("placed"), serve(HEAP));
+    let dumps = place.path("dumps");
+    let pattern = format!("{}/*", dumps.display());
+    fs::create_dir(&dumps).unwrap();
+    // Nobody writes to the pipe.
+    mkfifo(&dumps.join("pipe"), Mode::S_IRUSR).unwrap();
+    symlink(dumps.join("pipe"), dumps.join("linked")).unwrap();
+    // A regular file of 2^47 bytes.
+    symlink("/proc/kcore", dumps.join("kernel")).unwrap();
+    configure(&place, &[&pattern, &heap]);
+    let daemon = place.start();
+
+    until(SOON, "two heap profiles", || source(&place, &heap)["read"].as_u64().unwrap() > 1);
+    until(SOON, "the failure", || source(&place, &pattern)["failed"].as_u64() == Some(1));
+
+    let error = source(&place, &pattern)["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("kernel") && error.contains("it has more than 1048576 bytes"), "{error}");
+    daemon.end();
+}
+
+#[test]
 fn servers_are_asked_again_and_again_and_what_they_cannot_send_is_reported_once() {
     require_bpf!();
     let place = Place::new("served");
-    let heap = serve(
-        "heap_v2/1\n  t*: 1: 4096 [0: 0]\n@ 0x1000\n  t*: 1: 4096 [0: 0]\nMAPPED_LIBRARIES:\n1000-2000 r-xp 0 0:0 7 /none\n",
-    );
+    let heap = serve(HEAP);
     let other = serve("no heap profile\n");
     let large = serve(Box::leak(format!("heap_v2/1\n{}", "@ 0x1000\n".repeat(200_000)).into_boxed_str()));
     configure(&place, &[&heap, &other, &large]);

@@ -60,6 +60,11 @@ pub(super) fn open(sources: &[Source], request: &Request<'_>) -> io::Result<File
     opener().get_or_insert_default().open(sources, request)
 }
 
+/// Opens a regular file of anybody's: nothing else, such as a pipe, and within a time limit.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open(&[], &Request::Path(path))
+}
+
 impl Opener {
     fn open(&mut self, sources: &[Source], request: &Request<'_>) -> io::Result<File> {
         let Some(client) = &mut self.client else { return request.open() };
