@@ -15,23 +15,21 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::core::Shared;
-use super::history::{Entry, Id};
+use super::history::{Entry, History, Id};
 use super::memory;
 use super::outcome;
 use super::profile::{push, store};
 use crate::error_chain::chain;
 use crate::profile::Profile;
-use crate::session::{DumpSource, Dumps, Naming};
+use crate::session::{DumpSource, Dumps, MAX_DUMPED, Naming};
 
-/// Interval of stored profiles of a process; one with another verdict is stored at once.
+/// Interval of stored profiles of a process; one with a verdict that is news is stored at once.
 const STORE_INTERVAL: Duration = Duration::from_secs(600);
-/// Maximum number of processes of a source, those with the latest profiles.
-const MAX_PROCESSES: usize = 32;
 
-/// What is known of all sources, by their names in the configuration.
+/// All sources, by their names in the configuration.
 pub(super) type Sources = Arc<Mutex<BTreeMap<String, Source>>>;
 
-/// What is known of a source.
+/// State of a source.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Source {
     /// Number of profiles read, and of attempts that failed.
@@ -47,7 +45,7 @@ pub(super) struct Source {
 /// PID, or 0, and time of the first profile.
 type Key = (u32, Timestamp);
 
-/// What is known of a process by its heap profiles.
+/// A process, by its heap profiles.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Dumped {
     /// 0 if the profiles do not say.
@@ -62,6 +60,9 @@ pub(super) struct Dumped {
     pub(super) leak_bytes_per_s: f64,
     /// The last profile in the history.
     pub(super) profile: Option<Id>,
+    /// Number of leaks that the log has.
+    #[serde(skip)]
+    logged: usize,
     #[serde(skip)]
     stored_at: Option<Timestamp>,
     /// First profile of its series in the history.
@@ -138,11 +139,12 @@ fn note(from: &str, shared: &Shared, read: usize, failed: &[String]) {
     }
 }
 
-/// Notes the last profile of a process, stores it if that is due, and logs another verdict.
+/// Notes the last profile of a process, stores it if that is due, and logs a verdict that is news.
 fn judge(from: &str, profile: &Profile, shared: &Shared) {
     let key = (profile.process.pid, profile.started_at);
     let before = lock(&shared.dumps).get(from).and_then(|known| known.processes.get(&key).cloned());
-    let entry = Entry::of(Id::of(profile), profile, &format!("a heap profile of {from}"));
+    let why = format!("a heap profile of {from}");
+    let entry = Entry::of(free_id(profile, &why, &shared.history()), profile, &why);
     let mut now = Dumped {
         pid: profile.process.pid,
         comm: profile.process.comm.clone(),
@@ -153,13 +155,17 @@ fn judge(from: &str, profile: &Profile, shared: &Shared) {
         leaking: entry.leaking_sites,
         leak_bytes_per_s: entry.leak_rate,
         profile: before.as_ref().and_then(|before| before.profile.clone()),
+        logged: before.as_ref().map_or(0, |before| before.logged),
         stored_at: before.as_ref().and_then(|before| before.stored_at),
         series: before.as_ref().and_then(|before| before.series.clone()),
     };
-    let is_another = before.as_ref().is_none_or(|before| !now.has_verdict_of(before));
+    // A leak on the edge of what can be told is lost and found again.
+    let is_news =
+        now.leaking > now.logged || before.as_ref().is_none_or(|before| before.judged != now.judged);
+    now.logged = now.logged.max(now.leaking);
     let is_old = |at: Timestamp| profile.taken_at.duration_since(at).unsigned_abs() >= STORE_INTERVAL;
     let worst = entry.leaking.first().cloned();
-    if is_another || now.stored_at.is_none_or(is_old) {
+    if is_news || now.stored_at.is_none_or(is_old) {
         now.stored_at = Some(profile.taken_at);
         let entry = entry.in_series(&mut now.series);
         if let Some(id) = store(profile, entry, &shared.history) {
@@ -172,24 +178,29 @@ fn judge(from: &str, profile: &Profile, shared: &Shared) {
     let mut known = lock(&shared.dumps);
     let processes = &mut known.entry(from.to_owned()).or_default().processes;
     processes.insert(key, now.clone());
-    while processes.len() > MAX_PROCESSES {
+    while processes.len() > MAX_DUMPED {
         let oldest = processes.iter().min_by_key(|(_, dumped)| dumped.time).map(|(key, _)| *key);
         oldest.map(|key| processes.remove(&key));
     }
     drop(known);
-    if is_another {
+    if is_news {
         now.log(from, worst.as_deref(), shared);
     }
+}
+
+/// The ID of a profile in the history. Files of two programs without PIDs can be of one moment.
+fn free_id(profile: &Profile, why: &str, history: &History) -> Id {
+    let mut id = Id::of(profile);
+    while history.get(&id).is_some_and(|entry| entry.why != why || entry.comm != profile.process.comm) {
+        id = id.next();
+    }
+    id
 }
 
 impl Dumped {
     /// The name of the process to those who run it.
     pub(super) fn name(&self) -> String {
         if self.pid == 0 { self.comm.clone() } else { format!("{} (pid {})", self.comm, self.pid) }
-    }
-
-    const fn has_verdict_of(&self, other: &Self) -> bool {
-        self.judged == other.judged && self.leaking == other.leaking
     }
 
     /// Logs the verdict.
@@ -204,5 +215,24 @@ impl Dumped {
         let report = self.profile.as_ref().map_or_else(String::new, |id| outcome::report_at(listen, id));
         let worst = worst.map_or_else(String::new, |worst| format!("{worst}; "));
         tracing::warn!(pid, leaking, "{name} leaks, by its heap profiles {from}: {worst}{verdict}{report}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    #[test]
+    fn profiles_of_two_programs_at_one_moment_are_both_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut history, _) = History::open(folder.path()).unwrap();
+        let mut profile = sample::profile();
+        for (comm, kept) in [("one", 1), ("other", 2), ("one", 2)] {
+            profile.process.comm = comm.to_owned();
+            let id = free_id(&profile, "a test", &history);
+            history.keep(&profile, Entry::of(id, &profile, "a test"), b"").unwrap();
+            assert_eq!(history.entries().count(), kept, "{comm}");
+        }
     }
 }

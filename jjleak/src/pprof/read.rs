@@ -20,7 +20,7 @@ use super::limits::{Budget, MAX_BYTES, MAX_FRAME_BYTES, decompressed};
 use super::proto::{self, Sample, SampleDetail};
 use super::tables::Tables;
 use super::{SAMPLE_TYPES, thread, verdicts};
-use crate::profile::{Ages, Block, Moment, Profile, StackProfile, Totals};
+use crate::profile::{Ages, Block, DistinctIds, Moment, Profile, StackProfile, Totals};
 
 /// Result of reading a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,12 +56,13 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
     let mut budget = Budget(MAX_FRAME_BYTES);
     let mut stacks = Vec::with_capacity(message.sample.len());
     let mut negative = 0_u64;
-    for (sample, id) in message.sample.iter().zip(1..) {
+    let mut ids = DistinctIds::default();
+    for sample in &message.sample {
         if sample.value.len() != message.sample_type.len() {
             return Err(Malformed::Values(sample.value.len()).into());
         }
         negative += u64::from(sample.value.iter().any(|&value| value < 0));
-        stacks.push(stack(sample, id, &columns, &mut tables, &mut budget)?);
+        stacks.push(stack(sample, &mut ids, &columns, &mut tables, &mut budget)?);
     }
     let mut remarks = Vec::new();
     if !comments.are_ours() {
@@ -71,6 +72,12 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
         remarks.push(format!("negative values in {negative} of its samples count as 0"));
     }
     let mut profile = profile(&message, &comments, stacks);
+    // Other tools list the program's file first (profile.proto).
+    if let (false, Some(program)) = (comments.are_ours(), message.mapping.first()) {
+        let exe = tables.string(program.filename)?;
+        exe.rsplit('/').next().unwrap_or_default().clone_into(&mut profile.process.comm);
+        exe.clone_into(&mut profile.process.exe);
+    }
     // Other tools may record threads too.
     profile.coverage.threads |= profile.stacks.iter().any(|stack| stack.thread().is_some());
     for verdict in &message.verdict {
@@ -121,14 +128,14 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
 
 fn stack(
     sample: &Sample,
-    id: u64,
+    ids: &mut DistinctIds,
     columns: &Columns,
     tables: &mut Tables<'_>,
     budget: &mut Budget,
 ) -> Result<StackProfile, Error> {
     let live = columns.live.of(sample);
     let mut stack = StackProfile {
-        id,
+        id: 0,
         live,
         allocated: columns.allocated.map_or(live, |columns| columns.of(sample)),
         live_error: None,
@@ -143,8 +150,9 @@ fn stack(
     let mut frames = if has_frames { tables.stack(&sample.location_id, budget)? } else { Vec::new() };
     thread::add(sample, &mut frames, tables)?;
     stack.frames = frames.into();
-    if let Some(detail) = &sample.detail {
-        add_detail(&mut stack, detail, tables)?;
+    match &sample.detail {
+        Some(detail) => add_detail(&mut stack, detail, tables)?,
+        None => stack.id = ids.of(&stack.frames),
     }
     Ok(stack)
 }

@@ -1,13 +1,13 @@
 //! Profiles of several instances of a program, added up.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jjleak_common::stack::StackStatus;
 
 use super::merge::add_count;
 use super::threads::add;
-use super::{Frame, Profile, SharedFrame};
+use super::{DistinctIds, Frame, Profile, SharedFrame};
 
 /// Identity of a frame across processes, in each of which code has other addresses.
 #[derive(PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ impl Profile {
         let mut places = Places::default();
         let first = std::mem::take(&mut sum.stacks);
         let mut stacks = Vec::new();
-        let mut ids = HashSet::new();
+        let mut ids = DistinctIds::default();
         let blocks_per_stack = sum.coverage.blocks_per_stack;
         let mut take = |all: Vec<_>| {
             for mut stack in all {
@@ -52,9 +52,7 @@ impl Profile {
                     add(&mut stacks[known], stack, blocks_per_stack);
                     continue;
                 }
-                while !ids.insert(stack.id) {
-                    stack.id = stack.id.wrapping_add(1);
-                }
+                stack.id = ids.distinct(stack.id);
                 stacks.push(stack);
             }
         };
@@ -137,7 +135,7 @@ mod tests {
             assert_eq!(stack.allocated.objects, 2 * before.allocated.objects);
         }
         assert_eq!(sum.live().bytes, 2 * one.live().bytes + extra.live.bytes);
-        let ids: HashSet<_> = sum.stacks.iter().map(|stack| stack.id).collect();
+        let ids: std::collections::HashSet<_> = sum.stacks.iter().map(|stack| stack.id).collect();
         assert_eq!(ids.len(), sum.stacks.len());
         assert!(sum.verdicts.is_empty() && sum.process.comm.starts_with("2 profiles of "));
     }

@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use glob::PatternError;
-use jiff::Timestamp;
 
 use super::saved_reader::Reader;
-use super::saved_series::{Instance, SavedProfile, SavedSeries};
+use super::saved_series::SavedSeries;
 use super::watched_files::WatchedFiles;
 use super::{Naming, SavedFileError, fetch};
 use crate::profile::Profile;
 
-/// Maximum number of processes of which the last profile and the history are kept.
-const MAX_PROCESSES: usize = 32;
+/// Maximum number of processes of a source that are kept, with their last profile and history: those with the latest.
+pub const MAX_DUMPED: usize = 32;
 
 /// Files that match a pattern, or a server that sends a profile when it is asked.
 pub struct DumpSource(Kind);
@@ -36,8 +35,8 @@ pub struct Dumps {
 impl DumpSource {
     /// A pattern of files, or the address of a server. Profiles of more than `max_bytes` are not read.
     pub fn new(from: &str, naming: &Naming, max_bytes: u64) -> Result<Self, PatternError> {
-        let reader = Reader::careful(naming, max_bytes);
         let address = Path::new(from);
+        let reader = Reader::of_source(address, naming, max_bytes);
         Ok(Self(if fetch::is_address(address) {
             Kind::Server { address: address.to_owned(), reader, series: SavedSeries::default() }
         } else {
@@ -53,22 +52,12 @@ impl DumpSource {
                 (read, failed, files.series())
             }
             Kind::Server { address, reader, series } => {
-                let failed = reader.read(address).map(|saved| series.add(0, served(saved, address))).err();
+                let failed = reader.add_to(series, 0, address, false).err();
                 (usize::from(failed.is_none()), Vec::from_iter(failed), series)
             }
         };
         let profiles = series.take_new();
-        series.keep_latest(MAX_PROCESSES);
+        series.keep_latest(MAX_DUMPED);
         Dumps { profiles, read, failed }
     }
-}
-
-/// A profile that a server has sent: of now, and of the program that has sent the one before, if it does not say otherwise.
-fn served(saved: SavedProfile, address: &Path) -> SavedProfile {
-    let SavedProfile { mut profile, instance } = saved;
-    let instance = instance.unwrap_or_else(|| {
-        (profile.started_at, profile.taken_at) = (Timestamp::now(), Timestamp::now());
-        Instance::Dumped { pid: 0, exe: address.to_owned(), address: 0 }
-    });
-    SavedProfile { profile: profile.across_threads(), instance: Some(instance) }
 }

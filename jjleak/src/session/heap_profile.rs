@@ -17,8 +17,8 @@ use crate::heap_files::{self, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
 use crate::processes::{Mapping, SavedMappings, parse_maps};
 use crate::profile::{
-    Coverage, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile, Totals,
-    is_allocation_function, is_of_allocator,
+    Coverage, DistinctIds, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile,
+    Totals, is_allocation_function, is_of_allocator,
 };
 use crate::snapshot::{FoundMappings, RawStack, SharedFrame};
 use crate::symbolize::child::OWN_PROGRAM;
@@ -124,7 +124,7 @@ fn process(path: &Path, mappings: &[Mapping]) -> ProcessInfo {
     // Those of gperftools have one number less.
     let has_pid = name.ends_with(".heap") && name.split('.').count() > 4;
     let pid = name.split('.').nth(1).filter(|_| has_pid).and_then(|pid| pid.parse().ok());
-    let program = mappings.iter().find(|mapping| mapping.file.is_some());
+    let program = program(mappings);
     let exe = program.map(|program| program.path.display().to_string()).unwrap_or_default();
     let comm = exe.rsplit('/').next().unwrap_or_default().to_owned();
     let comm = if comm.is_empty() { name.into_owned() } else { comm };
@@ -140,9 +140,15 @@ fn process(path: &Path, mappings: &[Mapping]) -> ProcessInfo {
     }
 }
 
+/// The program: Linux puts it below its libraries. JVMs map archives of classes below it.
+fn program(mappings: &[Mapping]) -> Option<&Mapping> {
+    let is_archive = |mapping: &Mapping| mapping.path.extension().is_some_and(|extension| extension == "jsa");
+    mappings.iter().find(|mapping| mapping.executable && mapping.file.is_some() && !is_archive(mapping))
+}
+
 /// The execution: with address space randomization, the vDSO has another address in each.
 fn instance(pid: u32, mappings: &[Mapping]) -> Option<Instance> {
-    let program = mappings.iter().find(|mapping| mapping.file.is_some())?;
+    let program = program(mappings)?;
     let vdso = mappings.iter().find(|mapping| mapping.path.as_os_str() == "[vdso]");
     let address = vdso.unwrap_or(program).addresses.start;
     Some(Instance::Dumped { pid, exe: program.path.clone(), address })
@@ -167,6 +173,7 @@ fn named(
     let unmapped = Paths::new(mappings);
     let is_estimate = sampling(heap.scaling).is_estimate();
     let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
+    let mut ids = DistinctIds::default();
     let mut stacks = heap.stacks();
     let mut profiled = Vec::with_capacity(stacks.len());
     loop {
@@ -183,7 +190,7 @@ fn named(
             let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
             let (live, live_error) = totals(stack.live);
             profiled.push(StackProfile {
-                id: profiled.len() as u64 + 1,
+                id: ids.of(stack.addresses),
                 live,
                 allocated: stack.allocated.map_or(live, |allocated| totals(allocated).0),
                 live_error: is_estimate.then_some(live_error),
@@ -316,6 +323,8 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -334,6 +343,36 @@ mod tests {
     }
 
     #[test]
+    fn more_stacks_than_are_named_together_are_all_there() {
+        let count = NAMED_AT_ONCE + 2;
+        let stacks = (1..=count).map(|number| format!("@ {number:#x}\n  t*: 1: {number} [0: 0]\n"));
+        let text = format!("heap_v2/1\n{}MAPPED_LIBRARIES:\n", stacks.collect::<String>());
+        let (path, naming) = (Path::new("a.heap"), Naming::default());
+        let (saved, _) = read(text.as_bytes(), path, Timestamp::UNIX_EPOCH, &naming, &mut names()).unwrap();
+        let stacks = &saved.profile.stacks;
+        let ids: BTreeSet<_> = stacks.iter().map(|stack| stack.id).collect();
+        assert_eq!((stacks.len(), ids.len()), (count, count));
+        let is_own = |(number, stack): (u64, &StackProfile)| {
+            stack.live.bytes == number && stack.frames[0].address == number
+        };
+        assert!((1..).zip(stacks).all(is_own));
+    }
+
+    #[test]
+    fn a_stack_has_the_same_id_wherever_it_stands() {
+        let ids = |addresses: [u64; 2]| {
+            let stacks = addresses.map(|address| format!("@ {address:#x}\n  t*: 1: 8 [0: 0]\n")).concat();
+            let text = format!("heap_v2/1\n{stacks}MAPPED_LIBRARIES:\n");
+            let (path, naming) = (Path::new("a.heap"), Naming::default());
+            let (saved, _) =
+                read(text.as_bytes(), path, Timestamp::UNIX_EPOCH, &naming, &mut names()).unwrap();
+            saved.profile.stacks.iter().map(|stack| stack.id).collect::<Vec<_>>()
+        };
+        let (one, other) = (ids([0x10, 0x20]), ids([0x30, 0x10]));
+        assert!(one[0] == other[1] && one[0] != one[1] && one[1] != other[0]);
+    }
+
+    #[test]
     fn the_process_is_in_the_name_of_the_file_and_in_its_list() {
         let maps = parse_maps("1000-2000 r-xp 00000000 fd:01 7 /opt/server\n").unwrap();
         let process = process(Path::new("/tmp/jeprof.4242.7.i7.heap"), &maps);
@@ -341,6 +380,11 @@ mod tests {
             (process.pid, process.comm.as_str(), process.exe.as_str()),
             (4242, "server", "/opt/server")
         );
+        let of_jvm = parse_maps(
+            "1000-2000 r-xp 00000000 fd:01 7 /opt/jdk/lib/server/classes.jsa\n3000-4000 r--p 00000000 fd:01 8 /opt/data\n\
+             5000-6000 r-xp 00000000 fd:01 9 /opt/jdk/bin/java\n",
+        );
+        assert_eq!(super::process(Path::new("a"), &of_jvm.unwrap()).comm, "java");
         let unknown = super::process(Path::new("profile.0001.heap"), &[]);
         assert_eq!((unknown.pid, unknown.comm.as_str()), (0, "profile.0001.heap"));
     }

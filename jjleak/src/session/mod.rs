@@ -36,7 +36,7 @@ use waiting::{at, every, readable, ready};
 use watch::Watch;
 
 pub use allocator_choice::{AllocatorChoice, Probed};
-pub use dump_source::{DumpSource, Dumps};
+pub use dump_source::{DumpSource, Dumps, MAX_DUMPED};
 pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, NoSamples, UnopenedFiles};
 pub use fetch::{Header, is_address};
 pub use heap_profile::Naming;

@@ -1,5 +1,6 @@
 //! Reads saved profiles: from files, stdin and servers, plain or compressed.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,9 @@ use crate::symbolize::StackNames;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Maximum size of a profile, decompressed.
 const MAX_CONTENT_BYTES: u64 = 1 << 30;
+
+/// Maximum number of remarks that are printed: a source may have another for each profile.
+const MAX_PRINTED: usize = 256;
 
 /// First bytes of compressed files (RFC 1952, 2.3.1; RFC 8878, 3.1.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -54,17 +58,27 @@ pub(super) struct Reader {
     max_bytes: u64,
     /// True to open regular files only, within a time limit.
     only_regular: bool,
+    /// The source of all profiles, if those that do not say which process they are of are of one.
+    of_one: Option<PathBuf>,
+    /// Remarks that were printed.
+    printed: BTreeSet<String>,
 }
 
 impl Reader {
     pub(super) fn new(naming: &Naming) -> Self {
-        let names = heap_profile::names();
-        Self { naming: naming.clone(), names, max_bytes: MAX_CONTENT_BYTES, only_regular: false }
+        Self {
+            naming: naming.clone(),
+            names: heap_profile::names(),
+            max_bytes: MAX_CONTENT_BYTES,
+            only_regular: false,
+            of_one: None,
+            printed: BTreeSet::new(),
+        }
     }
 
-    /// Reads profiles up to this size, whatever others put in the place of a file.
-    pub(super) fn careful(naming: &Naming, max_bytes: u64) -> Self {
-        Self { max_bytes, only_regular: true, ..Self::new(naming) }
+    /// Reads the profiles of a source up to this size, whatever others put in the place of a file.
+    pub(super) fn of_source(source: &Path, naming: &Naming, max_bytes: u64) -> Self {
+        Self { max_bytes, only_regular: true, of_one: Some(source.to_owned()), ..Self::new(naming) }
     }
 
     /// Reads a profile, and prints notes on its quality.
@@ -96,11 +110,18 @@ impl Reader {
         };
         drop(progress);
         for remark in remarks {
-            print(&format!("{shown}: {remark}"));
+            self.print_once(&remark, &format!("{shown}: {remark}"));
         }
         let process = &mut saved.profile.process;
         if process.comm.is_empty() {
-            process.comm = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = if fetch::is_address(path) { None } else { path.file_name() };
+            process.comm = name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        }
+        if let (None, Some(source)) = (&saved.instance, &self.of_one) {
+            if saved.profile.taken_at == Timestamp::default() {
+                (saved.profile.started_at, saved.profile.taken_at) = (taken_at, taken_at);
+            }
+            saved.instance = Some(Instance::Dumped { pid: 0, exe: source.clone(), address: 0 });
         }
         Ok(saved)
     }
@@ -120,11 +141,19 @@ impl Reader {
         let profile = if threads { profile } else { profile.across_threads() };
         if !series.add(place, SavedProfile { profile, instance }) {
             let path = path.display();
-            print(&format!(
+            let remark = format!(
                 "left out: {path} is not newer than another profile of its process (cp -p keeps the times)"
-            ));
+            );
+            self.print_once(&remark, &remark);
         }
         Ok(())
+    }
+
+    /// Prints a line, unless it has printed one with this remark: the next profile of a program has the same.
+    fn print_once(&mut self, remark: &str, line: &str) {
+        if self.printed.len() < MAX_PRINTED && self.printed.insert(remark.to_owned()) {
+            print(line);
+        }
     }
 
     /// Opens a file or requests it from a server; also returns the time of its last change.
@@ -195,14 +224,38 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
+    use crate::render::sample;
 
     #[test]
-    fn a_careful_reader_opens_no_pipe_and_reads_no_large_file() {
+    fn profiles_of_a_source_that_name_no_process_are_of_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut profile = sample::profile();
+        profile.process.pid = 0;
+        let mut files = Vec::new();
+        for second in [1_000_000_000, 1_000_000_060] {
+            profile.taken_at = Timestamp::from_second(second).unwrap();
+            let path = folder.path().join(second.to_string());
+            pprof::write(&profile, &mut File::create(&path).unwrap()).unwrap();
+            files.push(path);
+        }
+        let processes = |mut reader: Reader| {
+            let mut series = SavedSeries::default();
+            for path in &files {
+                reader.add_to(&mut series, 0, path, false).unwrap();
+            }
+            series.into_profiles().len()
+        };
+        let source = Reader::of_source(folder.path(), &Naming::default(), 1 << 20);
+        assert_eq!((processes(source), processes(Reader::new(&Naming::default()))), (1, 2));
+    }
+
+    #[test]
+    fn the_reader_of_a_source_opens_no_pipe_and_reads_no_large_file() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, large) = (folder.path().join("pipe"), folder.path().join("large"));
         mkfifo(&pipe, Mode::S_IRUSR).unwrap();
         File::create(&large).unwrap().set_len(1 << 40).unwrap();
-        let mut reader = Reader::careful(&Naming::default(), 1 << 20);
+        let mut reader = Reader::of_source(folder.path(), &Naming::default(), 1 << 20);
         let mut error = |path: &Path| crate::error_chain::chain(&reader.read(path).unwrap_err());
         assert!(error(&pipe).ends_with("it is not a regular file"), "{}", error(&pipe));
         assert!(error(&large).ends_with("it has more than 1048576 bytes"), "{}", error(&large));

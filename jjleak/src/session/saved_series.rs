@@ -192,6 +192,20 @@ mod tests {
     }
 
     #[test]
+    fn growth_counts_however_much_there_was_before() {
+        // 1 GiB, and a MiB more in each dump: less than a tenth in all.
+        let last = after_dumps(9, |index| {
+            vec![stack("grows", (1024 + index) * MIB, None), stack("stays", 1024 * MIB, None)]
+        });
+        assert_eq!(
+            (kind(&last, "grows"), kind(&last, "stays")),
+            (VerdictKind::Leaking, VerdictKind::StartUp)
+        );
+        let filled = after_dumps(9, |index| vec![stack("fills", (1024 + index.min(2)) * MIB, None)]);
+        assert_eq!(kind(&filled, "fills"), VerdictKind::StartUp);
+    }
+
+    #[test]
     fn growth_within_the_error_of_the_samples_is_no_leak() {
         let with_error = |error| {
             let last = after_dumps(9, |index| vec![stack("grows", (index + 1) * MIB, Some(error))]);

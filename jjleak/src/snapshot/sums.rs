@@ -84,7 +84,7 @@ pub struct Cohort {
 
 /// Cohorts in the order of intervals. Most stacks have few, and each snapshot has thousands of stacks: few
 /// cohorts are stored inline.
-pub type Cohorts = SmallVec<[Cohort; 1]>;
+pub type Cohorts = SmallVec<[Cohort; 4]>;
 
 /// Adds cohorts of the same instants.
 pub(crate) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {

@@ -168,6 +168,7 @@ fn after_any_time_the_daemon_takes_no_more_than_it_took_at_first() {
         for path in ["/", "/metrics", "/api/v1/profiles"] {
             assert!(place.ask(&format!("GET {path}")).0.starts_with("HTTP/1.1 200 "), "{path}");
         }
+        // The soak's own pace: it lasts for a time, and waits for nothing.
         sleep(BEAT);
         let at = begin.elapsed();
         // At first, it reads files and programs that are new to it.

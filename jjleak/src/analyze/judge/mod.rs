@@ -105,6 +105,12 @@ impl SiteHistory<'_> {
         (self.end() - self.begin(self.first)).max(0.)
     }
 
+    /// Live bytes at time 0. A process is watched from its first dump on, and what it had then says nothing of what it does.
+    fn inherited(&self) -> f64 {
+        let is_dump = self.first == 0 && self.ends.first() == Some(&0.);
+        self.live.first().filter(|_| is_dump).map_or(0., |bytes| f64::from(*bytes))
+    }
+
     /// Bytes allocated and freed per second.
     pub(super) fn turnover(&self) -> (f64, f64) {
         let allocated: f64 = self.allocated.iter().map(|bytes| f64::from(*bytes)).sum();

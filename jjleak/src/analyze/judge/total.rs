@@ -49,9 +49,10 @@ impl Total {
         // Young allocations fluctuate with the load.
         let sum =
             if history.survivors.is_some() && history.is_long_enough() { history.old } else { history.live };
+        let inherited = history.inherited();
         let lowest = |group: &Range<usize>| {
             let sums = &sum[from + group.start..from + group.end];
-            sums.iter().copied().map(f64::from).fold(f64::INFINITY, f64::min)
+            sums.iter().copied().map(f64::from).fold(f64::INFINITY, f64::min) - inherited
         };
         let groups = batches(&stretches, BATCHES);
         let troughs: Vec<f64> = groups.iter().map(lowest).collect();
@@ -72,7 +73,7 @@ impl Total {
         let low = later.iter().copied().fold(f32::INFINITY, f32::min);
         let flat_for = flat_for(history);
         // Where the total has long been flat, old bytes still rise for as long as ageing takes.
-        let rises = trend(&troughs) >= MIN_TREND && last - half > RISE * last;
+        let rises = trend(&troughs) >= MIN_TREND && last > 0. && last - half > RISE * last;
         Self {
             grows: rises && flat_for.is_none(),
             slows: slows_down(&paces),
@@ -101,8 +102,11 @@ impl Total {
 
 /// Returns whether the live share of allocations is that of a queue that drains too slowly.
 fn may_be_queue(history: &SiteHistory<'_>) -> bool {
-    let allocated: f64 = history.allocated.iter().map(|bytes| f64::from(*bytes)).sum();
-    let live = history.live.last().map_or(0., |bytes| f64::from(*bytes));
+    let inherited = history.inherited();
+    let before =
+        if inherited > 0. { history.allocated.first().map_or(0., |bytes| f64::from(*bytes)) } else { 0. };
+    let allocated = history.allocated.iter().map(|bytes| f64::from(*bytes)).sum::<f64>() - before;
+    let live = history.live.last().map_or(0., |bytes| f64::from(*bytes)) - inherited;
     KEPT_BY_QUEUES.contains(&(live / allocated.max(1.)))
 }
 
@@ -131,11 +135,13 @@ pub(super) fn rises_to_its_end(history: &SiteHistory<'_>) -> bool {
 
 /// Seconds since the total was last clearly below its maximum; `None` if that is always or never so.
 fn flat_for(history: &SiteHistory<'_>) -> Option<f64> {
-    let live = history.live.get(history.first..)?;
-    let most = live.iter().copied().fold(0., f32::max);
-    let level = f64::from(most) * (1. - FLAT);
-    let reached = live.iter().position(|bytes| f64::from(*bytes) >= level)?;
-    let stays = live[reached..].iter().all(|bytes| f64::from(*bytes) >= level * (1. - FLAT));
+    let inherited = history.inherited();
+    let live: Vec<_> =
+        history.live.get(history.first..)?.iter().map(|bytes| f64::from(*bytes) - inherited).collect();
+    let most = live.iter().copied().fold(0., f64::max);
+    let level = most * (1. - FLAT);
+    let reached = live.iter().position(|bytes| *bytes >= level)?;
+    let stays = live[reached..].iter().all(|bytes| *bytes >= level * (1. - FLAT));
     let since = history.end() - history.ends[history.first + reached];
     (reached > 0 && stays && since > history.watched() / 4.).then_some(since)
 }

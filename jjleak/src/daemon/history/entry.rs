@@ -26,6 +26,12 @@ impl Id {
         Self { milliseconds: profile.taken_at.as_millisecond().max(0), pid: profile.process.pid }
     }
 
+    /// The ID a millisecond later.
+    #[must_use]
+    pub const fn next(&self) -> Self {
+        Self { milliseconds: self.milliseconds.saturating_add(1), pid: self.pid }
+    }
+
     /// Time at which the profile was taken.
     #[must_use]
     pub fn time(&self) -> Timestamp {

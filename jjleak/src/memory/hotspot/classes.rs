@@ -1,12 +1,11 @@
 //! Classes by name, their fields, and their mirrors (`src/hotspot/share/oops` in the JDK).
 
-use super::{Reader, Reading, Unknown};
+use super::{Reader, Reading, Unknown, structures};
 use crate::jvm::Memory;
 use crate::jvm::objects::{ObjectLayout, ObjectReferences};
 use crate::jvm::unsigned5::{Encoding, Numbers};
 
-/// Maximum number of class loaders and of classes that are walked through: reading one class takes 2 µs.
-const MAX_LOADERS: usize = 1 << 14;
+/// Maximum number of classes that are walked through: reading one takes 2 µs.
 const MAX_CLASSES: usize = 1 << 14;
 /// Maximum number of fields of a class, and maximum size of their description.
 const MAX_FIELDS: u32 = 1 << 10;
@@ -82,18 +81,12 @@ impl<'a, M: Memory> Classes<'a, M> {
 
     /// Loaders; the one without an object first, which loads the JDK's own classes.
     fn loaders(&self) -> Reading<Vec<u64>> {
-        let mut next = self.reader.fixed(&[("ClassLoaderDataGraph", "_head")])?;
-        let mut loaders = Vec::new();
-        while next != 0 && loaders.len() < MAX_LOADERS {
-            let object = self.reader.field(next, &[("ClassLoaderData", "_class_loader")])?;
-            if object == 0 {
-                loaders.insert(0, next);
-            } else {
-                loaders.push(next);
-            }
-            next = self.reader.field(next, &[("ClassLoaderData", "_next")])?;
-        }
-        Ok(loaders)
+        let with_object =
+            |loader| Ok((self.reader.field(loader, &[("ClassLoaderData", "_class_loader")])?, loader));
+        let mut loaders =
+            structures::loaders(self.reader)?.into_iter().map(with_object).collect::<Reading<Vec<_>>>()?;
+        loaders.sort_by_key(|(object, _)| *object != 0);
+        Ok(loaders.into_iter().map(|(_, loader)| loader).collect())
     }
 
     fn symbol(&self, at: u64) -> Reading<Symbol> {

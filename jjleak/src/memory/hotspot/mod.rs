@@ -172,7 +172,7 @@ impl JvmMemory {
             classes: Classes {
                 loaded: sum(&number, "java.cls.loadedClasses", "java.cls.sharedLoadedClasses"),
                 unloaded: sum(&number, "java.cls.unloadedClasses", "java.cls.sharedUnloadedClasses"),
-                loaders: structures::loaders(&reader),
+                loaders: structures::loaders(&reader).map(|loaders| loaders.len() as u64),
             },
             code: structures::code(&reader),
             threads: structures::threads(&reader),

@@ -10,7 +10,7 @@ const WORD: u64 = 8;
 const MAX_HEAPS: u64 = 8;
 /// Maximum number of threads and of class loaders read.
 const MAX_THREADS: u64 = 1 << 16;
-const MAX_LOADERS: u64 = 1 << 16;
+const MAX_LOADERS: usize = 1 << 16;
 /// Largest stack of a thread.
 const MAX_STACK: u64 = 1 << 34;
 /// Regions of an archive; all versions have at least this many that are mapped outside the heap.
@@ -106,22 +106,24 @@ fn thread<M: Memory>(reader: &Reader<'_, M>, at: u64) -> Reading<JavaThread> {
     Ok(JavaThread { stack: reader.mapped(start..base)?, tid })
 }
 
-pub(super) fn loaders<M: Memory>(reader: &Reader<'_, M>) -> Reading<u64> {
+/// Class loader data: of loaders, and of hidden classes with data of their own.
+pub(super) fn loaders<M: Memory>(reader: &Reader<'_, M>) -> Reading<Vec<u64>> {
     let link = reader.structs.field(&[("ClassLoaderData", "_next")]).map_err(|_| Unknown::Undescribed)?;
     let mut next = reader.fixed(&[("ClassLoaderDataGraph", "_head")])?;
-    let (mut count, mut mark) = (0_u64, 0);
+    let mut loaders = Vec::new();
+    let mut marked = 0;
     while next != 0 {
-        count += 1;
         // A list that is a circle comes to a marked one again (Brent's algorithm).
-        if next == mark || count > MAX_LOADERS {
+        if next == marked || loaders.len() == MAX_LOADERS {
             return Err(Unknown::Implausible);
         }
-        if count.is_power_of_two() {
-            mark = next;
+        loaders.push(next);
+        if loaders.len().is_power_of_two() {
+            marked = next;
         }
         next = link.read(reader.memory, next).ok_or(Unknown::Unreadable)?;
     }
-    Ok(count)
+    Ok(loaders)
 }
 
 pub(super) fn card_table<M: Memory>(reader: &Reader<'_, M>) -> Reading<Range<u64>> {
