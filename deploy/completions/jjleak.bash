@@ -317,12 +317,24 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__diff)
-            opts="-T -h --normalize --ignore-lines --focus --ignore --kind --functions --lines --files --addresses --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --kernel-btf --help"
+            opts="-T -h --normalize --ignore-lines --perf-map --sysroot --debuginfod --header --focus --ignore --kind --functions --lines --files --addresses --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --perf-map)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sysroot)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --header)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --focus)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -999,7 +1011,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --latest --watch --base --perf-map --sysroot --header --merge --list --sources --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --kernel-btf --help"
+            opts="-T -h --latest --watch --base --perf-map --sysroot --debuginfod --header --merge --list --sources --focus --ignore --kind --functions --lines --files --addresses --threads --verdicts --full --app --skip --sort --inverted --top --nodefraction --edgefraction --maxnodes --format --out --by --outstanding --kernel-btf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -143,8 +143,8 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l latest -d 'Show
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l watch -d 'Show the files that match this pattern, and again whenever another appears, until Ctrl-C' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l base -d 'Subtract this profile, stack by stack: what came since' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l perf-map -d 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]' -r -F
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sysroot -d 'Folder with the root file system of the profiled process, for names in heap profiles of allocators' -r -F
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l header -d 'Header of requests, such as \'Authorization: Bearer TOKEN\'; can be given several times' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sysroot -d 'Folder with the root file system of the profiled process, for names in profiles that have addresses alone' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l header -d 'Header of requests for profiles, such as \'Authorization: Bearer TOKEN\'; can be given several times' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l list -d 'Print the source lines of the functions that match, with the memory that was allocated in each, in place of a report' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sources -d 'Folder with the sources for --list, if they are not where the program was built' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
@@ -161,6 +161,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Outp
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or created if it ends in /), a file name, a device or a pipe, or - for stdout [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l debuginfod -d 'Ask the servers in `DEBUGINFOD_URLS` for programs and debug files that are not here, for profiles that have addresses alone'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l merge -d 'Add up profiles, stack by stack, such as those of several instances of a service'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l functions -d 'Distinguish frames by function only, without source lines'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l lines -d 'Distinguish frames by source line'
@@ -172,6 +173,9 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l full -d 'Show a
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l perf-map -d 'Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l sysroot -d 'Folder with the root file system of the profiled process, for names in profiles that have addresses alone' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l header -d 'Header of requests for profiles, such as \'Authorization: Bearer TOKEN\'; can be given several times' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
@@ -185,6 +189,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in 
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kernel-btf -d 'Type information (BTF) of exactly the running kernel, where /sys/kernel/btf is hidden: raw, or a vmlinux that has it' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l debuginfod -d 'Ask the servers in `DEBUGINFOD_URLS` for programs and debug files that are not here, for profiles that have addresses alone'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l functions -d 'Distinguish frames by function only, without source lines'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l lines -d 'Distinguish frames by source line'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l files -d 'Distinguish frames by source file'

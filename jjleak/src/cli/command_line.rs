@@ -46,7 +46,7 @@ pub(super) struct CommandLine {
 pub(super) enum Command {
     Top(Box<TopArgs>),
     Report(Box<ReportArgs>),
-    Diff(DiffArgs),
+    Diff(Box<DiffArgs>),
     Memory(MemoryArgs),
     Growth(Box<GrowthArgs>),
     Heap(Box<HeapArgs>),

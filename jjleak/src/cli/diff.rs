@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::failure::USAGE;
+use super::naming_args::NamingArgs;
 use super::output_args::SavedOutputArgs;
 use super::view::ViewArgs;
 use crate::analyze::{Difference, Matching, Pace, SortBy};
@@ -35,6 +36,9 @@ pub(super) struct DiffArgs {
     ignore_lines: bool,
 
     #[command(flatten)]
+    naming: NamingArgs,
+
+    #[command(flatten)]
     view: ViewArgs,
 
     #[command(flatten)]
@@ -53,8 +57,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         let what = format!("--format {format}: diff writes text, json or svg");
         return Err(Failure::new(USAGE, what, "choose one of these formats"));
     }
-    let (before, words_before) = args.view.apply(read(&args.before)?);
-    let (after, words_after) = args.view.apply(read(&args.after)?);
+    let naming = args.naming.naming()?;
+    let (before, words_before) = args.view.apply(read(&args.before, &naming)?);
+    let (after, words_after) = args.view.apply(read(&args.after, &naming)?);
     let matching = Matching { ignore_lines: args.ignore_lines };
     let difference = Difference::new(&before, &after, matching, args.normalize).ok_or_else(|| {
         let what = "--normalize: a profile does not record how long it ran";
@@ -70,8 +75,8 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
 }
 
 /// The profile in a file.
-fn read(path: &Path) -> Result<Profile, Failure> {
-    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false, naming: Naming::default() }
+fn read(path: &Path, naming: &Naming) -> Result<Profile, Failure> {
+    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false, naming: naming.clone() }
         .profiles(Pace::Thorough)?;
     Ok(match <[Profile; 1]>::try_from(profiles) {
         Ok([only]) => only,

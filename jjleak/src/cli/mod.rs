@@ -17,6 +17,7 @@ mod heap;
 mod hints;
 mod manual;
 mod memory;
+mod naming_args;
 mod output_args;
 mod plan;
 mod profile;

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::Failure;
 use super::failure::OTHER;
+use super::naming_args::NamingArgs;
 use super::output_args::{SavedOutputArgs, TextArgs};
 use super::signals;
 use super::view::ViewArgs;
@@ -19,7 +20,7 @@ use crate::notices::print;
 use crate::profile::Profile;
 use crate::render::Contents;
 use crate::reports::{Outputs, source_lines};
-use crate::session::{self, Header, Naming, SavedFiles, Source, WatchedFiles};
+use crate::session::{self, Naming, SavedFiles, Source, WatchedFiles};
 
 /// Time between two looks for new files. A file is read once it is the same at two of them.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -49,17 +50,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     base: Option<PathBuf>,
 
-    /// Names of generated code for heap profiles of allocators [default: perf-PID.map beside the profile]
-    #[arg(long, value_name = "FILE")]
-    perf_map: Option<PathBuf>,
-
-    /// Folder with the root file system of the profiled process, for names in heap profiles of allocators
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
-
-    /// Header of requests, such as 'Authorization: Bearer TOKEN'; can be given several times
-    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
-    header: Vec<Header>,
+    #[command(flatten)]
+    naming: NamingArgs,
 
     /// Add up profiles, stack by stack, such as those of several instances of a service
     #[arg(long)]
@@ -94,12 +86,6 @@ impl ReportArgs {
     }
 }
 
-/// Parses a header of a request.
-fn parse_header(text: &str) -> Result<Header, String> {
-    let (name, value) = text.split_once(':').ok_or("a header has the form 'NAME: VALUE'")?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
 /// The newest of the files that match a pattern.
 fn newest(pattern: &str) -> Result<PathBuf, Failure> {
     let paths =
@@ -116,11 +102,7 @@ fn newest(pattern: &str) -> Result<PathBuf, Failure> {
 
 /// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let naming = Naming {
-        perf_map: args.perf_map.clone(),
-        sysroot: args.sysroot.clone(),
-        headers: args.header.clone(),
-    };
+    let naming = args.naming.naming()?;
     let base = args.baseline(&naming)?;
     if let Some(pattern) = &args.watch {
         return watch(args, pattern, &naming, base.as_ref());

@@ -18,7 +18,7 @@ mod write;
 
 pub use error::{Error, Malformed};
 pub use otlp::otlp;
-pub use read::{Reading, read, read_within};
+pub use read::{MappedFile, Reading, read, read_within};
 pub use write::write;
 
 /// Types and units of a sample's values, in the order in which they are written.

@@ -253,6 +253,12 @@ pub(super) struct BlockDetail {
 pub(super) struct Mapping {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) memory_limit: u64,
+    #[prost(uint64, tag = "4")]
+    pub(super) file_offset: u64,
     #[prost(int64, tag = "5")]
     pub(super) filename: i64,
     #[prost(int64, tag = "6")]

@@ -5,6 +5,7 @@
 //! Other tools' files lack most of jjleak's data; these are left empty. Remarks name the values that were
 //! taken as live.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,21 @@ pub struct Reading {
     pub profile: Profile,
     /// Remarks on how the file was read; empty for jjleak's own files.
     pub remarks: Vec<String>,
+    /// What another tool's profile says of mapped files, whose code may have no names.
+    pub mapped: Vec<MappedFile>,
+}
+
+/// A part of a file that the program had mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappedFile {
+    /// Addresses in the process.
+    pub addresses: Range<u64>,
+    /// File offset of the first byte.
+    pub file_offset: u64,
+    /// Path of the file, as the process saw it.
+    pub path: String,
+    /// Build ID in hex; may be empty.
+    pub build_id: String,
 }
 
 /// Reads a profile, compressed or not.
@@ -72,6 +88,7 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
         remarks.push(format!("negative values in {negative} of its samples count as 0"));
     }
     let mut profile = profile(&message, &comments, stacks);
+    let mapped = if comments.are_ours() { Vec::new() } else { mapped(&message, &tables)? };
     // Other tools list the program's file first (profile.proto).
     if let (false, Some(program)) = (comments.are_ours(), message.mapping.first()) {
         let exe = tables.string(program.filename)?;
@@ -90,7 +107,19 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
         // Live stacks without verdicts: another tool has dropped them.
         profile.unjudge();
     }
-    Ok(Reading { profile, remarks })
+    Ok(Reading { profile, remarks, mapped })
+}
+
+fn mapped(message: &proto::Profile, tables: &Tables<'_>) -> Result<Vec<MappedFile>, Malformed> {
+    let file = |mapping: &proto::Mapping| {
+        Ok(MappedFile {
+            addresses: mapping.memory_start..mapping.memory_limit,
+            file_offset: mapping.file_offset,
+            path: tables.string(mapping.filename)?.to_owned(),
+            build_id: tables.string(mapping.build_id)?.to_owned(),
+        })
+    };
+    message.mapping.iter().map(file).collect()
 }
 
 fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackProfile>) -> Profile {
@@ -230,11 +259,12 @@ impl Columns {
 
     /// Names the values that were taken as live.
     fn remark(&self) -> String {
-        let name = |column: Option<usize>| {
-            column.map_or("nothing", |column| self.names[column].0.as_str()).to_owned()
+        let named = |what: &str, column: Option<usize>| match column {
+            Some(column) => format!("live {what} are its {}", self.names[column].0),
+            None => format!("it has no numbers of {what}"),
         };
-        let (bytes, objects) = (name(self.live.bytes), name(self.live.objects));
-        format!("written by another tool: live bytes are its {bytes}, live objects its {objects}")
+        let (bytes, objects) = (named("bytes", self.live.bytes), named("objects", self.live.objects));
+        format!("written by another tool: {bytes}, {objects}")
     }
 }
 

@@ -169,7 +169,8 @@ fn a_go_heap_profile_is_read_with_all_its_figures() {
     assert_eq!(stack.status, StackStatus::Foreign);
     let symbols: Vec<_> = stack.frames.iter().map(|frame| (frame.symbol.as_str(), frame.kind)).collect();
     assert_eq!(symbols, [("leaf", FrameKind::Native), ("main", FrameKind::Native)]);
-    let remark = "written by another tool: live bytes are its inuse_space, live objects its inuse_objects";
+    let remark =
+        "written by another tool: live bytes are its inuse_space, live objects are its inuse_objects";
     assert_eq!(reading.remarks, [remark]);
 }
 

@@ -207,6 +207,9 @@ impl<'a> Tables<'a> {
         // Symbolization is complete; viewers need not try.
         self.mappings.push(Mapping {
             id,
+            memory_start: 0,
+            memory_limit: 0,
+            file_offset: 0,
             filename,
             build_id,
             has_functions: true,

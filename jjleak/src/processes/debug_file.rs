@@ -32,18 +32,24 @@ pub(super) fn find(pid: Pid, path: &Path, build_id: &str, elf: Content<'_>) -> O
     search.debug_file(path, build_id, elf).map(|(_, file)| file)
 }
 
-/// Opens the debug file, and the supplement that it has in common with others, for another process to map. Without a debug file,
-/// the supplement is that of the file itself.
+/// Opens the debug file, or the one elsewhere, and the supplement that it has in common with others, for another process to map.
+/// Without a debug file, the supplement is that of the file itself.
 pub(super) fn find_with_supplement(
     pid: Pid,
     path: &Path,
     build_id: &str,
     elf: Content<'_>,
+    elsewhere: Option<&Path>,
 ) -> (Option<File>, Option<File>) {
     // Symbols may be read after the process has ended. What is found has the build ID or the checksum that it must have.
     let Ok(root) = Root::of(pid).or_else(|_| Root::own()) else { return (None, None) };
     let search = Search { root, most: MAX_MAPPED_BYTES };
-    match search.debug_file(path, build_id, elf) {
+    let elsewhere = || {
+        let own = Search { root: Root::own().ok()?, most: MAX_MAPPED_BYTES };
+        let path = elsewhere.filter(|_| !build_id.is_empty())?;
+        own.matching(path, build_id).map(|file| (path.to_owned(), file))
+    };
+    match search.debug_file(path, build_id, elf).or_else(elsewhere) {
         Some((path, file)) => {
             let content = LazyFile::new(&file).ok();
             let supplement = content.and_then(|content| search.supplement(&path, Content::from(&content)));
@@ -108,6 +114,16 @@ fn link(elf: Content<'_>) -> Option<(String, u32)> {
     Some((name.to_owned(), sum))
 }
 
+/// Returns true if a file has debug information of its own.
+pub(super) fn has_debug_info(elf: Content<'_>) -> bool {
+    let has_section = |elf| {
+        let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
+        let sections = header.sections(LittleEndian, elf).ok()?;
+        sections.section_by_name(LittleEndian, b".debug_info")
+    };
+    has_section(elf).is_some()
+}
+
 /// Content of a section, unless it is too long for a link. No more is read than that and the section headers.
 fn short_section<'data>(elf: Content<'data>, name: &[u8]) -> Option<&'data [u8]> {
     let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
@@ -119,7 +135,8 @@ fn short_section<'data>(elf: Content<'data>, name: &[u8]) -> Option<&'data [u8]>
     section.data(LittleEndian, elf).ok()
 }
 
-fn by_build_id(build_id: &str) -> Option<PathBuf> {
+/// Path of a debug file below the root.
+pub(super) fn by_build_id(build_id: &str) -> Option<PathBuf> {
     let (start, rest) = build_id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
     Some(PathBuf::from(format!("{FOLDER}/.build-id/{start}/{rest}.debug")))
 }

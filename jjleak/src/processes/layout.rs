@@ -79,8 +79,13 @@ impl Part {
 }
 
 impl Segment {
+    /// Addresses of what is in the file.
+    pub(super) fn addresses(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.file_size)
+    }
+
     /// Difference between address and file offset, wrapping.
-    fn addend(&self) -> u64 {
+    pub(super) fn addend(&self) -> u64 {
         self.address.wrapping_sub(self.file_offset)
     }
 
@@ -122,7 +127,6 @@ impl Layout {
         Self { segments, is_fixed }
     }
 
-    #[cfg(test)]
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }

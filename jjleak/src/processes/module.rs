@@ -1,6 +1,6 @@
 //! Files mapped for execution, each opened once.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use super::descriptors::FileSlot;
 use super::headers::Headers;
-use super::layout::{FileParts, Part};
+use super::layout::{FileParts, Part, Segment};
 use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
 use crate::file_content::{Content, LazyFile};
 
@@ -34,6 +34,8 @@ pub struct Module {
     mapped_by: Pid,
     /// Results of [`Module::exports_word`].
     exported: RefCell<BTreeMap<&'static str, bool>>,
+    /// A debug file that is not where debuggers look for it.
+    debug_file: OnceCell<PathBuf>,
 }
 
 /// A mapped file and its separate debug files.
@@ -64,6 +66,7 @@ impl Module {
             file,
             mapped_by: pid,
             exported: RefCell::default(),
+            debug_file: OnceCell::new(),
         })
     }
 
@@ -122,14 +125,29 @@ impl Module {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
+    /// Sets the debug file to use if debuggers would find none.
+    pub(super) fn set_debug_file(&self, file: PathBuf) {
+        self.debug_file.get_or_init(|| file);
+    }
+
+    /// Segments with code.
+    pub(super) fn code(&self) -> impl Iterator<Item = &Segment> {
+        self.headers.layout.segments().iter().filter(|segment| segment.executable)
+    }
+
     /// Opens the file and its separate debug files, for a process that reads symbols from them.
     pub fn symbol_files(&self) -> io::Result<SymbolFiles> {
         let file = self.file.try_clone()?;
         // The content of a file that is too large to read is not searched for a link.
         let content = self.content().ok();
         let content = content.as_ref().map_or(Content::Memory(&[]), Content::from);
-        let (debug_file, supplement) =
-            debug_file::find_with_supplement(self.mapped_by, &self.path, self.build_id(), content);
+        let (debug_file, supplement) = debug_file::find_with_supplement(
+            self.mapped_by,
+            &self.path,
+            self.build_id(),
+            content,
+            self.debug_file.get().map(PathBuf::as_path),
+        );
         Ok(SymbolFiles { file, debug_file, supplement })
     }
 

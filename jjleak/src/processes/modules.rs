@@ -212,6 +212,11 @@ impl ModuleTable {
         self.regions.map(&mapping.addresses, mapping.identity(), place);
     }
 
+    /// Adds code of a module, in a table of nothing else.
+    pub(super) fn map_code(&mut self, addresses: &Range<u64>, place: FilePlace) {
+        self.regions.map(addresses, 0, place);
+    }
+
     fn add(&mut self, module: Rc<Module>) -> ModuleId {
         let id = ModuleId(self.modules.len());
         self.by_file.insert(module.version.file, id);

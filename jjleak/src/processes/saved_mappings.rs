@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::layout::{FileParts, Part};
-use super::module::{Module, ModuleFiles};
+use super::module::Module;
 use super::regions::FilePlace;
-use super::{Mapping, ModuleTable, Pid, Unopened};
+use super::{FileId, FileSources, Mapping, ModuleTable, Unopened};
 
 /// Maximum number of files to open.
 const MAX_FILES: usize = 4096;
@@ -22,19 +22,18 @@ pub struct SavedMappings {
     pub unopened: Vec<Unopened>,
     /// Files that are not those that were mapped, by their device and inode: they were replaced, or are another host's.
     pub others: Vec<PathBuf>,
-    /// Folder with the root file system of the host that the mappings are of.
-    root: Option<PathBuf>,
+    sources: FileSources,
 }
 
 impl SavedMappings {
-    /// Opens the files with code, below a folder with the root file system of their host if one is given.
+    /// Opens the files with code.
     #[must_use]
-    pub fn open(mappings: &[Mapping], root: Option<&Path>) -> Self {
+    pub fn open(mappings: &[Mapping], sources: &FileSources) -> Self {
         let mut saved = Self {
             modules: ModuleTable::default(),
             unopened: Vec::new(),
             others: Vec::new(),
-            root: root.map(Path::to_owned),
+            sources: sources.clone(),
         };
         let mut parts = BTreeMap::<&Path, FileParts>::new();
         for mapping in mappings {
@@ -58,7 +57,9 @@ impl SavedMappings {
         match self.try_open(mapping) {
             Ok(module) => {
                 // Files of another host have other inodes.
-                if self.root.is_none() && Some(module.version.file) != mapping.file {
+                if self.sources.root.is_none()
+                    && !mapping.file.is_none_or(|listed| is_it(listed, module.version.file))
+                {
                     self.others.push(path);
                 }
                 Some(module)
@@ -77,17 +78,20 @@ impl SavedMappings {
         if self.modules.iter().count() >= MAX_FILES {
             return Err(io::Error::other(format!("the profile has more than {MAX_FILES} files")));
         }
-        let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
-        let below = |root: &PathBuf| root.join(mapping.path.strip_prefix("/").unwrap_or(&mapping.path));
-        let path = self.root.as_ref().map_or_else(|| mapping.path.clone(), below);
-        ModuleFiles::default().open_path(own, &path)
+        self.sources.open(&mapping.path, "")
     }
+}
+
+/// Returns true if a file that is listed can be this one. gperftools lists inodes, but no devices.
+fn is_it(listed: FileId, file: FileId) -> bool {
+    const NO_DEVICE: (u32, u32) = (0, 0);
+    listed == file || listed.device == NO_DEVICE && listed.inode == file.inode
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::FileId;
+    use crate::processes::Pid;
 
     fn own_mappings() -> Vec<Mapping> {
         Mapping::all(Pid::new(std::process::id()).unwrap()).unwrap()
@@ -98,7 +102,7 @@ mod tests {
         let mappings = own_mappings();
         let exe = std::env::current_exe().unwrap();
         let text = mappings.iter().find(|mapping| mapping.executable && mapping.path == exe).unwrap();
-        let saved = SavedMappings::open(&mappings, None);
+        let saved = SavedMappings::open(&mappings, &FileSources::default());
         let located = saved.modules.find(text.addresses.start + 5).unwrap();
         assert_eq!(saved.modules.get(located.module).path, exe);
         assert_eq!(located.offset, text.file_offset + 5);
@@ -111,9 +115,13 @@ mod tests {
         mappings.retain(|mapping| mapping.executable && mapping.file.is_some());
         mappings[0].path = "/nowhere/library.so".into();
         mappings[1].file = Some(FileId { device: (0, 0), inode: 1 });
-        let saved = SavedMappings::open(&mappings[..2], None);
+        let saved = SavedMappings::open(&mappings[..2], &FileSources::default());
         assert_eq!(saved.unopened.len(), 1);
         assert_eq!(saved.unopened[0].path, Path::new("/nowhere/library.so"));
         assert_eq!(saved.others, [mappings[1].path.clone()]);
+        // gperftools lists no devices.
+        let mut mappings = own_mappings();
+        mappings.iter_mut().filter_map(|mapping| mapping.file.as_mut()).for_each(|file| file.device = (0, 0));
+        assert!(SavedMappings::open(&mappings, &FileSources::default()).others.is_empty());
     }
 }

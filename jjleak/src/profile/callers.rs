@@ -5,7 +5,7 @@ use jjleak_common::stack::StackStatus;
 use super::{SharedFrame, SourceKind, StackProfile};
 
 /// Allocation functions, without the prefix of a jemalloc. The functions that they call are inside of the allocator.
-const ALLOCATION_FUNCTIONS: [&str; 22] = [
+const ALLOCATION_FUNCTIONS: [&str; 25] = [
     "malloc",
     "calloc",
     "realloc",
@@ -28,14 +28,19 @@ const ALLOCATION_FUNCTIONS: [&str; 22] = [
     "tc_newarray",
     "tc_posix_memalign",
     "malloc_default",
+    "rust_alloc",
+    "rust_alloc_zeroed",
+    "rust_realloc",
 ];
-/// Prefixes of the functions of a jemalloc that a program has linked in.
-const PREFIXES: [&str; 4] = ["_rjem_", "je_", "__libc_", "__"];
+/// Prefixes of the functions of a jemalloc that a program has linked in, the longer ones first.
+const PREFIXES: [&str; 5] = ["_rjem_je_", "_rjem_", "je_", "__libc_", "__"];
 
 /// Returns true for an allocation function, by its name.
 #[must_use]
 pub fn is_allocation_function(symbol: &str) -> bool {
     let name = symbol.split('(').next().unwrap_or(symbol);
+    // Rust's have a module of the compiler's.
+    let name = if name.starts_with("__rustc") { name.rsplit("::").next().unwrap_or(name) } else { name };
     let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
     ALLOCATION_FUNCTIONS.contains(&plain)
 }

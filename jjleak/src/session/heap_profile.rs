@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,10 +13,11 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use smallvec::SmallVec;
 
 use super::Header;
+use super::debuginfod::Debuginfod;
 use super::saved_series::{Instance, SavedProfile};
 use crate::heap_files::{self, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
-use crate::processes::{Mapping, SavedMappings, parse_maps};
+use crate::processes::{FileSources, FileStore, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
     Coverage, DistinctIds, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile,
     Totals, is_allocation_function, is_of_allocator,
@@ -38,6 +40,7 @@ pub(super) fn read(
     path: &Path,
     taken_at: Timestamp,
     naming: &Naming,
+    sources: &FileSources,
     names: &mut StackNames,
 ) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
     let heap = heap_files::read(file)?;
@@ -47,7 +50,7 @@ pub(super) fn read(
         remarks.push(format!("{lines} damaged lines are left out; the first is line {first}: {reason}"));
     }
     let mappings = mappings(&heap.mapped, &mut remarks);
-    let saved = SavedMappings::open(&mappings, naming.sysroot.as_deref());
+    let saved = SavedMappings::open(&mappings, sources);
     remarks.extend(remarks_on(&saved));
     let process = process(path, &mappings);
     let instance = instance(process.pid, &mappings);
@@ -93,11 +96,7 @@ fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {
 }
 
 fn remarks_on(saved: &SavedMappings) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if let Some(first) = saved.unopened.first() {
-        let paths: Vec<_> = saved.unopened.iter().map(|unopened| &unopened.path).collect();
-        remarks.push(format!("no names for code in {}: {}", listed(&paths), first.error));
-    }
+    let mut remarks: Vec<_> = unopened(&saved.unopened).into_iter().collect();
     if !saved.others.is_empty() {
         let paths: Vec<_> = saved.others.iter().collect();
         remarks.push(format!(
@@ -106,6 +105,13 @@ fn remarks_on(saved: &SavedMappings) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// A remark on files that could not be opened.
+pub(super) fn unopened(files: &[Unopened]) -> Option<String> {
+    let first = files.first()?;
+    let paths: Vec<_> = files.iter().map(|unopened| &unopened.path).collect();
+    Some(format!("no names for code in {}: {}", listed(&paths), first.error))
 }
 
 fn listed(paths: &[&PathBuf]) -> String {
@@ -211,14 +217,14 @@ pub(super) fn names() -> StackNames {
     StackNames::new(Symbolizer::in_child(Path::new(OWN_PROGRAM)))
 }
 
-fn raw_stack(addresses: &[u64]) -> RawStack {
+pub(super) fn raw_stack(addresses: &[u64]) -> RawStack {
     let frames = addresses.iter().map(|address| StackFrame::new(*address, 0)).collect();
     RawStack { status: StackStatus::Foreign, found: FoundMappings::default(), thread: 0, frames }
 }
 
 /// The stack from the allocation function on that the program has called. Without names, it is the last function of the allocator's
 /// file.
-fn within_program(frames: &[SharedFrame]) -> &[SharedFrame] {
+pub(super) fn within_program(frames: &[SharedFrame]) -> &[SharedFrame] {
     let is_allocation = |frame: &SharedFrame| is_allocation_function(&frame.symbol);
     let of_file = || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
     &frames[frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)..]
@@ -247,6 +253,16 @@ pub struct Naming {
     pub sysroot: Option<PathBuf>,
     /// Headers of requests for profiles that a server has.
     pub headers: Vec<Header>,
+    /// URLs of debuginfod servers to ask for files that are not here.
+    pub debuginfod: Vec<String>,
+}
+
+impl Naming {
+    /// Places of the files that profiles name.
+    pub(super) fn sources(&self) -> FileSources {
+        let store = Debuginfod::new(&self.debuginfod).map(|store| Rc::new(store) as Rc<dyn FileStore>);
+        FileSources { root: self.sysroot.clone(), store }
+    }
 }
 
 /// Names of generated code.
@@ -339,7 +355,17 @@ mod tests {
             Arc::new(Frame { module: "/usr/lib/libjemalloc.so.2".to_owned(), ..Frame::default() });
         let unnamed = [of_allocator.clone(), of_allocator, frames[3].clone(), frames[4].clone()];
         assert_eq!(within_program(&unnamed), &unnamed[1..]);
-        assert!(is_allocation_function("_rjem_calloc") && !is_allocation_function("malloc_trim"));
+        for allocates in
+            ["_rjem_calloc", "_rjem_je_malloc_default", "__rustc[8a0a]::__rust_alloc", "__rust_realloc"]
+        {
+            assert!(is_allocation_function(allocates), "{allocates}");
+        }
+        assert!(!is_allocation_function("malloc_trim") && !is_allocation_function("Pool::malloc"));
+    }
+
+    fn read_heap(text: &[u8], path: &Path) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
+        let sources = FileSources::default();
+        read(text, path, Timestamp::UNIX_EPOCH, &Naming::default(), &sources, &mut names())
     }
 
     #[test]
@@ -347,8 +373,8 @@ mod tests {
         let count = NAMED_AT_ONCE + 2;
         let stacks = (1..=count).map(|number| format!("@ {number:#x}\n  t*: 1: {number} [0: 0]\n"));
         let text = format!("heap_v2/1\n{}MAPPED_LIBRARIES:\n", stacks.collect::<String>());
-        let (path, naming) = (Path::new("a.heap"), Naming::default());
-        let (saved, _) = read(text.as_bytes(), path, Timestamp::UNIX_EPOCH, &naming, &mut names()).unwrap();
+        let path = Path::new("a.heap");
+        let (saved, _) = read_heap(text.as_bytes(), path).unwrap();
         let stacks = &saved.profile.stacks;
         let ids: BTreeSet<_> = stacks.iter().map(|stack| stack.id).collect();
         assert_eq!((stacks.len(), ids.len()), (count, count));
@@ -363,9 +389,8 @@ mod tests {
         let ids = |addresses: [u64; 2]| {
             let stacks = addresses.map(|address| format!("@ {address:#x}\n  t*: 1: 8 [0: 0]\n")).concat();
             let text = format!("heap_v2/1\n{stacks}MAPPED_LIBRARIES:\n");
-            let (path, naming) = (Path::new("a.heap"), Naming::default());
-            let (saved, _) =
-                read(text.as_bytes(), path, Timestamp::UNIX_EPOCH, &naming, &mut names()).unwrap();
+            let path = Path::new("a.heap");
+            let (saved, _) = read_heap(text.as_bytes(), path).unwrap();
             saved.profile.stacks.iter().map(|stack| stack.id).collect::<Vec<_>>()
         };
         let (one, other) = (ids([0x10, 0x20]), ids([0x30, 0x10]));

@@ -4,6 +4,7 @@
 
 mod allocator_choice;
 mod begin;
+mod debuginfod;
 mod dump_source;
 mod error;
 pub mod estimate;
@@ -12,6 +13,7 @@ mod heap_profile;
 mod observer;
 mod plan;
 mod saved_files;
+mod saved_names;
 mod saved_reader;
 mod saved_series;
 mod source;
@@ -36,6 +38,7 @@ use waiting::{at, every, readable, ready};
 use watch::Watch;
 
 pub use allocator_choice::{AllocatorChoice, Probed};
+pub use debuginfod::debuginfod_urls;
 pub use dump_source::{DumpSource, Dumps, MAX_DUMPED};
 pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, NoSamples, UnopenedFiles};
 pub use fetch::{Header, is_address};

@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use ruzstd::decoding::StreamingDecoder;
 
 use super::saved_series::{Instance, SavedProfile, SavedSeries};
-use super::{Naming, fetch, heap_profile};
+use super::{Naming, fetch, heap_profile, saved_names};
 use crate::heap_files;
 use crate::notices::{Progress, print};
 use crate::pprof::{self, Reading};
+use crate::processes::FileSources;
 use crate::processes::opener::open_regular;
 use crate::symbolize::StackNames;
 
@@ -53,6 +54,7 @@ pub enum SavedFileError {
 /// Reads profiles. Names of code that one has are kept for the next.
 pub(super) struct Reader {
     naming: Naming,
+    sources: FileSources,
     names: StackNames,
     /// Maximum size of a profile, decompressed.
     max_bytes: u64,
@@ -68,6 +70,7 @@ impl Reader {
     pub(super) fn new(naming: &Naming) -> Self {
         Self {
             naming: naming.clone(),
+            sources: naming.sources(),
             names: heap_profile::names(),
             max_bytes: MAX_CONTENT_BYTES,
             only_regular: false,
@@ -103,10 +106,10 @@ impl Reader {
             if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
                 self.heap(text, path, taken_at)?
             } else {
-                pprof(&bytes, path, max_bytes)?
+                self.pprof(&bytes, path, max_bytes)?
             }
         } else {
-            pprof(&content(file, max_bytes).map_err(failed)?, path, max_bytes)?
+            self.pprof(&content(file, max_bytes).map_err(failed)?, path, max_bytes)?
         };
         drop(progress);
         for remark in remarks {
@@ -176,8 +179,23 @@ impl Reader {
         taken_at: Timestamp,
     ) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
         let within = BufReader::new(Within { file, left: self.max_bytes, most: self.max_bytes });
-        heap_profile::read(within, path, taken_at, &self.naming, &mut self.names)
+        heap_profile::read(within, path, taken_at, &self.naming, &self.sources, &mut self.names)
             .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
+    }
+
+    fn pprof(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        max_bytes: u64,
+    ) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
+        let Reading { mut profile, mut remarks, mapped } = pprof::read_within(bytes, max_bytes)
+            .map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
+        remarks.extend(saved_names::add(&mut profile, &mapped, &self.sources, &mut self.names));
+        let (pid, start_time) = (profile.process.pid, profile.process.start_time);
+        // Profiles of other tools do not say which process they are of.
+        let instance = (pid != 0).then_some(Instance::Process { pid, start_time });
+        Ok((SavedProfile { profile, instance }, remarks))
     }
 }
 
@@ -198,15 +216,6 @@ impl<F: Read> Read for Within<F> {
 
 fn too_large(most: u64) -> io::Error {
     io::Error::other(format!("it has more than {most} bytes"))
-}
-
-fn pprof(bytes: &[u8], path: &Path, max_bytes: u64) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
-    let Reading { profile, remarks } = pprof::read_within(bytes, max_bytes)
-        .map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
-    let (pid, start_time) = (profile.process.pid, profile.process.start_time);
-    // Profiles of other tools do not say which process they are of.
-    let instance = (pid != 0).then_some(Instance::Process { pid, start_time });
-    Ok((SavedProfile { profile, instance }, remarks))
 }
 
 fn content(source: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {

@@ -133,7 +133,7 @@ fn a_program_in_rust_with_the_crate_is_estimated() {
     assert_near(report.live.objects, truth.live[1], error.objects);
     assert_near(report.allocated.bytes, truth.allocated[0], error.bytes * 3 / 2);
     assert!(report.stacks.iter().all(|stack| stack.status == "complete"));
-    let kept: u64 = through(&report, "keep_some").iter().map(|stack| stack.live.bytes).sum();
+    let kept: u64 = through(&report, "keeps::keep_some").iter().map(|stack| stack.live.bytes).sum();
     assert!(kept * 100 > report.live.bytes * 95, "{kept} of {}", report.live.bytes);
 }
 

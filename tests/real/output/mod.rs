@@ -1,5 +1,6 @@
 //! Output: reports, files, pages, the live view.
 
+mod addresses_alone;
 mod bcc;
 mod destinations;
 mod doctor;

@@ -257,3 +257,15 @@ fn a_program_in_rust_is_complete_and_has_its_lines() {
     }
     assert_eq!(values.frames.last().map(|frame| frame.symbol.as_str()), Some("_start"));
 }
+
+#[test]
+fn functions_of_rust_have_their_modules_also_with_line_tables_alone() {
+    require_bpf!();
+    for program in [compile::rust_hello(), compile::rust_hello_with_lines_alone()] {
+        let report = Ended::of(["--format", "json", "--", program.to_str().unwrap()]).assert_done().report();
+        let values = report.stacks.iter().find(|stack| stack.live.objects == 100).unwrap();
+        let of_source = values.frames.iter().filter(|frame| frame.file.ends_with("hello.rs"));
+        let functions: Vec<_> = of_source.map(|frame| frame.symbol.as_str()).collect();
+        assert_eq!(functions, ["hello::fill", "hello::main"], "{program:?}: {:#?}", values.frames);
+    }
+}

@@ -152,12 +152,51 @@ impl Files {
             let wanted: Vec<_> = missing.iter().map(|index| addresses[*index]).collect();
             // blazesym looks at the file once for all, and reads a damaged one again for each call.
             let symbols = symbolizer.symbolize(&source, Input::VirtOffset(&wanted)).unwrap_or_default();
-            for (index, symbol) in missing.into_iter().zip(symbols) {
-                found[index] = symbol.into_sym();
+            for (index, symbol) in missing.iter().zip(symbols) {
+                found[*index] = symbol.into_sym();
             }
+            self.qualify(file, symbolizer, &missing, addresses, &mut found);
         }
         found
     }
+
+    /// Replaces names like `insert` by those of the symbol table, like `cache::Sessions::insert`: of Rust programs with line tables
+    /// alone, the debug information has only the last part.
+    fn qualify<'file>(
+        &self,
+        file: &OwnedFd,
+        symbolizer: &'file Symbolizer,
+        indices: &[usize],
+        addresses: &[u64],
+        found: &mut [Option<Sym<'file>>],
+    ) {
+        let is_part = |index: &&usize| found[**index].as_ref().is_some_and(is_part_of_rust_name);
+        let parts: Vec<_> = indices.iter().copied().filter(|index| is_part(&index)).collect();
+        if parts.is_empty() {
+            return;
+        }
+        let source = Source::Elf(Elf { debug_syms: false, ..Elf::new(self.path(file)) });
+        let wanted: Vec<_> = parts.iter().map(|index| addresses[*index]).collect();
+        let symbols = symbolizer.symbolize(&source, Input::VirtOffset(&wanted)).unwrap_or_default();
+        for (index, whole) in parts.into_iter().zip(symbols) {
+            if let (Some(part), Some(whole)) = (&mut found[index], whole.into_sym())
+                && whole.addr == part.addr
+                && is_mangled(&whole.name)
+            {
+                part.name = whole.name;
+            }
+        }
+    }
+}
+
+fn is_part_of_rust_name(symbol: &Sym<'_>) -> bool {
+    let is_rust = |code: &CodeInfo<'_>| code.file.as_encoded_bytes().ends_with(b".rs");
+    !is_mangled(&symbol.name) && symbol.code_info.as_deref().is_some_and(is_rust)
+}
+
+/// Returns true for names of Rust and C++ with all their parts.
+fn is_mangled(name: &str) -> bool {
+    ["_R", "_ZN"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn functions(symbol: &Sym<'_>) -> Symbol {

@@ -51,15 +51,23 @@ pub(crate) fn stacks_linked(name: &str, flags: &[&str]) -> PathBuf {
 /// A Rust program, built as `cargo build` does, with the toolchain's default linker.
 pub(crate) fn rust_hello() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust-hello");
-        let mut rustc = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"));
-        rustc.args(["--edition", "2024", "-C", "debuginfo=2", "-C", "opt-level=0"]);
-        let status = rustc.arg(fixtures.join("hello.rs")).arg("-o").arg(&program).status().unwrap();
-        assert!(status.success(), "cannot build the Rust program");
-        program
-    })
+    PATH.get_or_init(|| build_rust_hello("rust-hello", "debuginfo=2"))
+}
+
+/// The same with line tables and no other debug information, as in many releases.
+pub(crate) fn rust_hello_with_lines_alone() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build_rust_hello("rust-hello-lines", "debuginfo=line-tables-only"))
+}
+
+fn build_rust_hello(name: &str, debug_information: &str) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut rustc = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"));
+    rustc.args(["--edition", "2024", "--crate-name", "hello", "-C", debug_information, "-C", "opt-level=0"]);
+    let status = rustc.arg(fixtures.join("hello.rs")).arg("-o").arg(&program).status().unwrap();
+    assert!(status.success(), "cannot build the Rust program");
+    program
 }
 
 /// The program that is interrupted while the dynamic loader binds one of its calls.
