@@ -23,7 +23,7 @@
 //! | [`profile`] | snapshot and frames | a profile: pure data |
 //! | [`cost`] | the cost of breakpoints, and a profile | the overhead of profiling |
 //! | [`pprof`] | a profile, a file | a file, a profile |
-//! | [`heap_files`] | a heap profile of an allocator | stacks of addresses |
+//! | [`heap_files`] | a heap profile in text | stacks of addresses or of names |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
 //! | [`diagnosis`] | two scans of a process's memory | why it grows: evidence and the next step |

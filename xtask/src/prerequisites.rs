@@ -72,6 +72,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("node", "nodejs"),
     library("libjemalloc.so.2", "libjemalloc2"),
     archive("libjemalloc_pic.a", "libjemalloc-dev"),
+    // Writes profiles that jjleak reads.
+    program("heaptrack", "heaptrack"),
     // Reads the profiles that jemalloc writes.
     program("jeprof", "libjemalloc-dev"),
     library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),

@@ -21,49 +21,61 @@ const WANTED: f64 = 1.01;
 pub(crate) fn measure(options: &Options) -> Result<Section> {
     let turns = options.choose(TURNS, 1);
     let classes = java_classes("Objects")?;
-    let (jjleak, alone) = compared(&classes, turns, |pid| Jjleak::run(&["heap"], pid, &[]))?;
-    let (jfr, _) = compared(&classes, turns, Recording::start)?;
-    let alone = Timings(alone).figure().map(|figure| Figure { median: figure.median * 1000., ..figure });
-    let ratio = |name: &str, ratios| Fact::new(name, "", Timings(ratios).figure());
+    let jjleak = compared(&classes, turns, |pid| Jjleak::run(&["heap"], pid, &[]))?;
+    let jfr = compared(&classes, turns, Recording::start)?;
+    let alone = jjleak.alone.figure().map(|figure| Figure { median: figure.median * 1000., ..figure });
+    let ratio = |name: &str, ratios: &Timings| Fact::new(name, "", ratios.figure());
     Ok(Section {
         title: "Objects of a Java heap".to_owned(),
-        says: "CPU time of a JVM that allocates objects of 80 to 335 bytes at 1 GB/s. Ratios are of the time with to the mean of those \
-               before and after without, in the same process."
+        says: "CPU time of a thread that allocates objects of 80 to 335 bytes at 1 GB/s, and of its JVM with the collector. Ratios are \
+               of the time with to the mean of those before and after without, in the same process."
             .to_owned(),
         facts: vec![
-            Fact::new("CPU time per GB, alone", "ms", alone),
-            ratio("with `jjleak heap`", jjleak).at_most(WANTED),
-            ratio("with JFR (settings=profile)", jfr),
+            Fact::new("the thread's CPU time per GB, alone", "ms", alone),
+            ratio("the thread with `jjleak heap`", &jjleak.thread).at_most(WANTED),
+            ratio("the thread with JFR (settings=profile)", &jfr.thread),
+            ratio("the JVM with `jjleak heap`", &jjleak.process),
+            ratio("the JVM with JFR (settings=profile)", &jfr.process),
         ],
         ..Section::default()
     })
 }
 
-/// Ratios of the time with something to that without, and the times without.
-fn compared<T>(
-    classes: &Path,
-    turns: usize,
-    begin: impl Fn(u32) -> Result<T>,
-) -> Result<(Vec<f64>, Vec<f64>)> {
+/// CPU time beside something else.
+#[derive(Default)]
+struct Compared {
+    /// Seconds per GB that the thread takes alone.
+    alone: Timings,
+    /// Ratios of the thread's time with to that without.
+    thread: Timings,
+    /// The same for the process.
+    process: Timings,
+}
+
+fn compared<T>(classes: &Path, turns: usize, begin: impl Fn(u32) -> Result<T>) -> Result<Compared> {
     let mut java = Command::new("java");
     java.args(["-Xmx512m", "-XX:+UseG1GC", "-cp"]).arg(classes).arg("Objects");
     let mut program = Talker::start(&mut java, &Environment::new())?;
-    program.ask(WARM_UP)?;
-    let mut alone = vec![program.ask(MEASURED)?];
-    let mut ratios = Vec::new();
+    let pid = program.pid();
+    let mut ask = |seconds: &str| program.ask_for::<2>(seconds);
+    let mut compared = Compared::default();
+    ask(WARM_UP)?;
+    let mut before = ask(MEASURED)?;
     for _ in 0..turns {
-        let before = alone[alone.len() - 1];
-        let running = begin(program.pid())?;
+        let running = begin(pid)?;
         // The start of either costs more, once.
-        program.ask("0.5")?;
-        let with = program.ask(MEASURED)?;
+        ask("0.5")?;
+        let with = ask(MEASURED)?;
         drop(running);
-        let after = program.ask(MEASURED)?;
+        let after = ask(MEASURED)?;
         // The mean of both: the JVM becomes faster and slower by itself.
-        ratios.push(2. * with / (before + after));
-        alone.push(after);
+        let ratio = |of: usize| 2. * with[of] / (before[of] + after[of]);
+        compared.thread.0.push(ratio(0));
+        compared.process.0.push(ratio(1));
+        compared.alone.0.push(after[0]);
+        before = after;
     }
-    Ok((ratios, alone))
+    Ok(compared)
 }
 
 /// A recording of JFR in a process.

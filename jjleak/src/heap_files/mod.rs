@@ -1,12 +1,16 @@
-//! Heap profiles that allocators write as text: jemalloc's, gperftools' and tcmalloc's.
+//! Heap profiles that allocators and other tools write as text: jemalloc's, gperftools' and tcmalloc's; heaptrack's, and collapsed
+//! stacks.
 //!
-//! In: the lines of a file. Out: a [`HeapFile`]: stacks of addresses with estimates of their memory, and the mapped files that
+//! In: the lines of a file. Out: a [`NamedFile`] of what has names, or a [`HeapFile`]: stacks of addresses with estimates of their memory, and the mapped files that
 //! these addresses belong to. The formats have no documents but the code that writes and reads them: jemalloc's `prof_data.c`,
 //! gperftools' `heap-profile-table.cc`, and `jeprof`, which scales the figures of both.
 
+mod collapsed;
 mod counts;
+mod heaptrack;
 mod legacy;
 mod lines;
+mod named;
 mod threaded;
 
 use std::io::{self, BufRead};
@@ -14,6 +18,7 @@ use std::io::{self, BufRead};
 use counts::Counts;
 pub use counts::{Estimate, Scaling};
 use lines::Lines;
+pub use named::{Amount, NamedFile, NamedFormat, NamedFrame, NamedStack, is_named_file, read_named};
 
 /// Maximum number of addresses in all stacks: 1 GiB.
 const MAX_ADDRESSES: u32 = 128 << 20;
@@ -76,6 +81,9 @@ pub enum Error {
     /// The first line is none of a known format.
     #[error("line 1 is not the beginning of a heap profile: {0:?}")]
     Header(String),
+    /// The file's format has a version that is not known.
+    #[error("version {0} of heaptrack's files is not known")]
+    Version(u64),
     /// The stacks take too much memory.
     #[error("its stacks have more than {MAX_ADDRESSES} addresses")]
     TooLarge,

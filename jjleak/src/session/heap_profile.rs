@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::Header;
 use super::debuginfod::Debuginfod;
 use super::saved_series::{Instance, SavedProfile};
-use crate::heap_files::{self, Estimate, HeapFile, Scaling};
+use crate::heap_files::{self, Damage, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
 use crate::processes::{FileSources, FileStore, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
@@ -45,10 +45,7 @@ pub(super) fn read(
 ) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
     let heap = heap_files::read(file)?;
     let mut remarks = Vec::new();
-    if let Some(damage) = &heap.damage {
-        let (lines, first, reason) = (damage.lines, damage.first, damage.reason);
-        remarks.push(format!("{lines} damaged lines are left out; the first is line {first}: {reason}"));
-    }
+    remarks.extend(heap.damage.as_ref().map(damaged));
     let mappings = mappings(&heap.mapped, &mut remarks);
     let saved = SavedMappings::open(&mappings, sources);
     remarks.extend(remarks_on(&saved));
@@ -56,17 +53,24 @@ pub(super) fn read(
     let instance = instance(process.pid, &mappings);
     let perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
     let stacks = named(&heap, &saved, &mappings, &perf_map, names);
-    let profile = Profile {
+    let profile = of_file(taken_at, process, sampling(heap.scaling), stacks);
+    Ok((SavedProfile { profile, instance }, remarks))
+}
+
+/// The profile of a file that has stacks alone.
+pub(super) fn of_file(
+    taken_at: Timestamp,
+    process: ProcessInfo,
+    sampling: Sampling,
+    stacks: Vec<StackProfile>,
+) -> Profile {
+    let source = SourceKind::File;
+    Profile {
         started_at: taken_at,
         taken_at,
         process,
         ended: None,
-        coverage: Coverage {
-            source: SourceKind::File,
-            sampling: sampling(heap.scaling),
-            combined: true,
-            ..Coverage::default()
-        },
+        coverage: Coverage { source, sampling, combined: true, ..Coverage::default() },
         lost: BTreeMap::new(),
         notes: BTreeMap::new(),
         unknown_frees: 0,
@@ -81,8 +85,12 @@ pub(super) fn read(
         cost: None,
         growth: Vec::new(),
         kept: Vec::new(),
-    };
-    Ok((SavedProfile { profile, instance }, remarks))
+    }
+}
+
+/// A remark on damage.
+pub(super) fn damaged(Damage { lines, first, reason }: &Damage) -> String {
+    format!("{lines} damaged lines are left out; the first is line {first}: {reason}")
 }
 
 fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {

@@ -10,6 +10,7 @@ mod error;
 pub mod estimate;
 mod fetch;
 mod heap_profile;
+mod named_profile;
 mod observer;
 mod plan;
 mod saved_files;

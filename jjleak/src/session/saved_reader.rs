@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use ruzstd::decoding::StreamingDecoder;
 
 use super::saved_series::{Instance, SavedProfile, SavedSeries};
-use super::{Naming, fetch, heap_profile, saved_names};
+use super::{Naming, fetch, heap_profile, named_profile, saved_names};
 use crate::heap_files;
 use crate::notices::{Progress, print};
 use crate::pprof::{self, Reading};
@@ -43,7 +43,7 @@ pub enum SavedFileError {
     /// The file is no profile.
     #[error("{}", .0.display())]
     Parse(PathBuf, #[source] pprof::Error),
-    /// The file is a damaged heap profile of an allocator.
+    /// The file is a damaged heap profile in text.
     #[error("{}", .0.display())]
     Heap(PathBuf, #[source] heap_files::Error),
     /// The profile does not say which thread allocated.
@@ -97,14 +97,14 @@ impl Reader {
             file = Box::new(BufReader::new(decoder));
         }
         let begin = file.fill_buf().map_err(failed)?;
-        let (mut saved, remarks) = if heap_files::is_heap_file(begin) {
-            self.heap(file, path, taken_at)?
+        let (mut saved, remarks) = if is_text(begin) {
+            self.text(file, path, taken_at)?
         } else if begin.starts_with(&GZIP) {
             let bytes = content(file, max_bytes).map_err(failed)?;
             let mut text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
             // A damaged file is reported by the reader of the other format.
-            if text.fill_buf().is_ok_and(heap_files::is_heap_file) {
-                self.heap(text, path, taken_at)?
+            if text.fill_buf().is_ok_and(is_text) {
+                self.text(text, path, taken_at)?
             } else {
                 self.pprof(&bytes, path, max_bytes)?
             }
@@ -172,15 +172,21 @@ impl Reader {
         Ok((Box::new(BufReader::new(file)), Timestamp::try_from(changed).unwrap_or_default()))
     }
 
-    fn heap(
+    fn text(
         &mut self,
         file: impl BufRead,
         path: &Path,
         taken_at: Timestamp,
     ) -> Result<(SavedProfile, Vec<String>), SavedFileError> {
-        let within = BufReader::new(Within { file, left: self.max_bytes, most: self.max_bytes });
-        heap_profile::read(within, path, taken_at, &self.naming, &self.sources, &mut self.names)
-            .map_err(|error| SavedFileError::Heap(path.to_owned(), error))
+        let mut within = BufReader::new(Within { file, left: self.max_bytes, most: self.max_bytes });
+        let read = match within.fill_buf() {
+            Ok(begin) if heap_files::is_heap_file(begin) => {
+                heap_profile::read(within, path, taken_at, &self.naming, &self.sources, &mut self.names)
+            }
+            Ok(_) => named_profile::read(within, taken_at),
+            Err(error) => Err(error.into()),
+        };
+        read.map_err(|error| SavedFileError::Heap(path.to_owned(), error))
     }
 
     fn pprof(
@@ -212,6 +218,10 @@ impl<F: Read> Read for Within<F> {
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| too_large(self.most))?;
         Ok(read)
     }
+}
+
+fn is_text(begin: &[u8]) -> bool {
+    heap_files::is_heap_file(begin) || heap_files::is_named_file(begin)
 }
 
 fn too_large(most: u64) -> io::Error {

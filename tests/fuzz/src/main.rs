@@ -89,8 +89,20 @@ fn class_histogram(data: &[u8]) {
 
 /// Reads a heap profile of an allocator, which can come from anywhere.
 fn heap_file(data: &[u8]) {
-    let Ok(heap) = jjleak::heap_files::read(data) else { return };
-    for stack in heap.stacks() {
-        assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
+    if let Ok(heap) = jjleak::heap_files::read(data) {
+        for stack in heap.stacks() {
+            assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
+        }
+    }
+    if jjleak::heap_files::is_named_file(data)
+        && let Ok(named) = jjleak::heap_files::read_named(data)
+    {
+        assert!(
+            named
+                .stacks
+                .iter()
+                .flat_map(|stack| &stack.frames)
+                .all(|&index| (index as usize) < named.frames.len())
+        );
     }
 }

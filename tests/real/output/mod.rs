@@ -10,6 +10,7 @@ pub(crate) mod heap_profiles;
 pub(crate) mod heap_series;
 mod hostile_output;
 mod memory;
+mod other_tools;
 mod pages;
 mod progress;
 mod saved_profiles;

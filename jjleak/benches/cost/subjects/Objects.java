@@ -1,9 +1,11 @@
-// Allocates objects at 1 GB/s, as told: for each line SECONDS, for so long; answers with the CPU time in seconds that the process took per GB.
+// Allocates objects at 1 GB/s, as told: for each line SECONDS, for so long; answers with the CPU time in nanoseconds per byte that the allocating thread took,
+// and that the process took, with the collector.
 
 import com.sun.management.OperatingSystemMXBean;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 
 public class Objects {
     static final class Order {
@@ -35,11 +37,12 @@ public class Objects {
 
     public static void main(String[] arguments) throws Exception {
         OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready");
         for (String line; (line = lines.readLine()) != null;) {
             double seconds = Double.parseDouble(line);
-            long begun = System.nanoTime(), before = system.getProcessCpuTime(), bytes = 0;
+            long begun = System.nanoTime(), ofThread = threads.getCurrentThreadCpuTime(), ofAll = system.getProcessCpuTime(), bytes = 0;
             for (double now = 0; now < seconds; now = (System.nanoTime() - begun) / 1e9) {
                 if (bytes < now * 1e9) {
                     bytes += batch(bytes);
@@ -47,7 +50,8 @@ public class Objects {
                     Thread.sleep(1);
                 }
             }
-            System.out.println((system.getProcessCpuTime() - before) / (double) bytes);
+            double thread = threads.getCurrentThreadCpuTime() - ofThread, all = system.getProcessCpuTime() - ofAll;
+            System.out.println(thread / bytes + " " + all / bytes);
         }
     }
 }

@@ -10,7 +10,9 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 
 use super::debug_info::DebugInfo;
+use super::mapped_pages::MappedPages;
 use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
+use super::sandbox;
 use crate::own_memory;
 use crate::symbolize::demangle::demangled;
 use crate::symbolize::tail_calls::Function;
@@ -31,6 +33,8 @@ pub(super) struct Files {
     /// Folder in which each descriptor has a path.
     folder: &'static str,
     open: HashMap<FileNumber, OpenFile>,
+    /// In the child.
+    pages: Option<MappedPages>,
 }
 
 /// A file with its separate files.
@@ -50,7 +54,12 @@ struct OpenFile {
 impl Files {
     /// `folder` has a path for each descriptor.
     pub(super) fn new(folder: &'static str) -> Self {
-        Self { folder, open: HashMap::new() }
+        Self { folder, open: HashMap::new(), pages: None }
+    }
+
+    /// Files of the confined process.
+    pub(super) fn in_sandbox(pages: MappedPages) -> Self {
+        Self { pages: Some(pages), ..Self::new(sandbox::FOLDER) }
     }
 
     pub(super) fn open(&mut self, number: FileNumber, parts: Parts) {
@@ -99,7 +108,9 @@ impl Files {
         let mut symbols = Vec::with_capacity(places.len());
         let mut bytes = 0;
         for places in places.chunks(FOUND_AT_ONCE) {
-            for found in self.find_all(file, places) {
+            let all = self.find_all(file, places);
+            self.limit_pages();
+            for found in all {
                 let symbol = found.map(|symbol| functions(&symbol));
                 bytes += symbol.as_ref().map_or(0, Symbol::text_bytes);
                 symbols.push(symbol);
@@ -116,7 +127,15 @@ impl Files {
         let OpenFile { parts, debug_info, .. } = self.open.get_mut(&number)?;
         let of = |file: &OwnedFd| DebugInfo::open(&File::from(file.try_clone().ok()?));
         debug_info.get_or_init(|| of(&parts.file).or_else(|| of(parts.debug_file.as_ref()?)));
-        debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function))
+        let found = debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function));
+        self.limit_pages();
+        found
+    }
+
+    fn limit_pages(&self) {
+        if let Some(pages) = &self.pages {
+            pages.limit();
+        }
     }
 
     fn path(&self, file: &OwnedFd) -> PathBuf {

@@ -8,6 +8,7 @@
 mod client;
 mod debug_info;
 mod files;
+mod mapped_pages;
 pub mod protocol;
 mod sandbox;
 mod serve;

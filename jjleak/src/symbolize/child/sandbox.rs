@@ -19,6 +19,8 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
+use super::mapped_pages::MappedPages;
+
 /// Maximum number of bytes of memory that is not a mapped file. The debug information of a browser takes half of this.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 /// Maximum number of descriptors. It suffices for [`super::client::MAX_FILES`] files, each with two more, opened twice.
@@ -70,7 +72,7 @@ const PERMITTED: [libc::c_long; 28] = [
 ];
 
 /// Confines this process for good.
-pub(super) fn enter() -> io::Result<()> {
+pub(super) fn enter() -> io::Result<MappedPages> {
     // It ends when jjleak closes the socket. Signals for all processes of a terminal or a service would end it before.
     for ignored in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE] {
         // SAFETY: no handler is installed.
@@ -79,6 +81,7 @@ pub(super) fn enter() -> io::Result<()> {
     close_others()?;
     // If memory runs out, this process is the first to end. Not being so is no danger.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    let pages = MappedPages::open()?;
     let limits = [
         (Resource::RLIMIT_DATA, MAX_MEMORY_BYTES),
         (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS),
@@ -100,7 +103,8 @@ pub(super) fn enter() -> io::Result<()> {
     apply_filter(&filter).map_err(io::Error::other)?;
     // A C library that opens files by other system calls than are answered here would lose all names without a word.
     let standard_output = format!("{FOLDER}/{}", libc::STDOUT_FILENO);
-    fs::metadata(&standard_output).and_then(|_| fs::File::open(&standard_output)).map(drop)
+    fs::metadata(&standard_output).and_then(|_| fs::File::open(&standard_output))?;
+    Ok(pages)
 }
 
 /// Closes all descriptors but the standard ones.

@@ -1,0 +1,142 @@
+//! Profiles of the text files of other tools whose stacks have names: collapsed stacks, and those of heaptrack.
+
+use std::io::BufRead;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use jjleak_common::stack::StackStatus;
+use smallvec::SmallVec;
+
+use super::heap_profile::{damaged, of_file};
+use super::saved_series::SavedProfile;
+use crate::heap_files::{self, Amount, NamedFormat, NamedFrame};
+use crate::profile::{
+    DistinctIds, Frame, FrameKind, ProcessInfo, ProcessKind, Sampling, SharedFrame, StackProfile, Totals,
+};
+
+/// Reads a profile; also returns remarks on how it was read.
+pub(super) fn read(
+    file: impl BufRead,
+    taken_at: Timestamp,
+) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
+    let named = heap_files::read_named(file)?;
+    let is_collapsed = named.format == NamedFormat::Collapsed;
+    let mut remarks: Vec<_> = named.damage.as_ref().map(damaged).into_iter().collect();
+    if is_collapsed {
+        remarks.push(
+            "collapsed stacks do not say what their numbers count: they are taken for live bytes".to_owned(),
+        );
+    }
+    let frame = |frame: NamedFrame| if is_collapsed { of_collapsed(&frame) } else { native(frame) };
+    let frames: Vec<SharedFrame> = named.frames.into_iter().map(|named| Arc::new(frame(named))).collect();
+    let mut ids = DistinctIds::default();
+    let stacks = named.stacks.into_iter().map(|stack| {
+        let of_stack: Vec<_> =
+            stack.frames.iter().filter_map(|index| frames.get(*index as usize)).map(Arc::clone).collect();
+        StackProfile {
+            id: ids.of(&of_stack),
+            live: totals(stack.live),
+            allocated: totals(stack.allocated.unwrap_or(stack.live)),
+            live_error: None,
+            growth: 0,
+            cohorts: SmallVec::new(),
+            ages: None,
+            blocks: Vec::new(),
+            status: StackStatus::Foreign,
+            frames: of_stack.into(),
+        }
+    });
+    let stacks = stacks.collect();
+    let mut profile = of_file(taken_at, process(&named.command), Sampling::Off, stacks);
+    let ran = SignedDuration::try_from(named.duration).unwrap_or_default();
+    profile.started_at = taken_at.checked_sub(ran).unwrap_or(taken_at);
+    Ok((SavedProfile { profile, instance: None }, remarks))
+}
+
+const fn totals(Amount { bytes, objects }: Amount) -> Totals {
+    Totals { bytes, objects }
+}
+
+fn process(command: &str) -> ProcessInfo {
+    let exe = command.split(' ').next().unwrap_or_default();
+    ProcessInfo {
+        pid: 0,
+        start_time: 0,
+        comm: exe.rsplit('/').next().unwrap_or_default().to_owned(),
+        exe: exe.to_owned(),
+        kind: ProcessKind::Native,
+        forked_from: None,
+        container_pid: None,
+    }
+}
+
+fn native(NamedFrame { function, file, line, module, address, inlined }: NamedFrame) -> Frame {
+    let kind = if function.is_empty() { FrameKind::Unknown } else { FrameKind::Native };
+    Frame { address, symbol: function, module, file, line, inlined, kind, ..Frame::default() }
+}
+
+/// async-profiler marks frames (`-a`, and always those of the kernel and inlined ones), and writes the packages of Java methods with
+/// slashes.
+fn of_collapsed(frame: &NamedFrame) -> Frame {
+    const MARKS: [(&str, FrameKind); 5] = [
+        ("_[j]", FrameKind::Java),
+        ("_[i]", FrameKind::JavaInlined),
+        ("_[0]", FrameKind::Java),
+        ("_[1]", FrameKind::Java),
+        ("_[k]", FrameKind::Kernel),
+    ];
+    let name = frame.function.as_str();
+    let marked = MARKS.iter().find_map(|(mark, kind)| Some((name.strip_suffix(mark)?, *kind)));
+    let (name, kind) =
+        marked.unwrap_or_else(|| (name, if is_java(name) { FrameKind::Java } else { FrameKind::Native }));
+    let is_java = matches!(kind, FrameKind::Java | FrameKind::JavaInlined);
+    let symbol = if is_java { name.replace('/', ".") } else { name.to_owned() };
+    Frame { symbol, kind, inlined: kind == FrameKind::JavaInlined, ..Frame::default() }
+}
+
+/// Returns true for names like `java/util/ArrayList.add`.
+fn is_java(name: &str) -> bool {
+    let is_word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().is_some_and(|first| first.is_alphabetic() || first == '_' || first == '$')
+            && letters.all(|letter| letter.is_alphanumeric() || "_$<>.".contains(letter))
+    };
+    name.contains('/')
+        && name.rsplit('/').next().is_some_and(|last| last.contains('.'))
+        && name.split('/').all(is_word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_java_are_told_by_their_marks_and_packages() {
+        let frame = |name: &str| {
+            let Frame { symbol, kind, .. } =
+                of_collapsed(&NamedFrame { function: name.to_owned(), ..NamedFrame::default() });
+            (symbol, kind)
+        };
+        for (name, symbol, kind) in [
+            ("java/util/ArrayList.add", "java.util.ArrayList.add", FrameKind::Java),
+            ("App$1.<init>_[j]", "App$1.<init>", FrameKind::Java),
+            ("java/lang/String.length_[i]", "java.lang.String.length", FrameKind::JavaInlined),
+            ("do_mmap_[k]", "do_mmap", FrameKind::Kernel),
+            ("std::io::Read/x", "std::io::Read/x", FrameKind::Native),
+            ("a/b", "a/b", FrameKind::Native),
+            ("malloc", "malloc", FrameKind::Native),
+        ] {
+            assert_eq!(frame(name), (symbol.to_owned(), kind), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_program_of_a_command_line_is_the_process() {
+        let text = "v 10400 3\nX /usr/bin/app -x\nc 3e8\n";
+        let (saved, remarks) = read(text.as_bytes(), Timestamp::from_second(100).unwrap()).unwrap();
+        let profile = saved.profile;
+        assert_eq!((profile.process.comm.as_str(), profile.process.exe.as_str()), ("app", "/usr/bin/app"));
+        assert_eq!(profile.started_at, Timestamp::from_second(99).unwrap());
+        assert!(remarks.is_empty(), "{remarks:?}");
+    }
+}
