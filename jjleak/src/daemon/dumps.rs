@@ -57,6 +57,8 @@ pub(super) struct Dumped {
     pub(super) judged: bool,
     pub(super) verdict: String,
     pub(super) leaking: usize,
+    /// The call sites that leak most.
+    pub(super) leaking_sites: Vec<String>,
     pub(super) leak_bytes_per_s: f64,
     /// The last profile in the history.
     pub(super) profile: Option<Id>,
@@ -153,6 +155,7 @@ fn judge(from: &str, profile: &Profile, shared: &Shared) {
         judged: entry.judged,
         verdict: entry.verdict.clone(),
         leaking: entry.leaking_sites,
+        leaking_sites: entry.leaking.clone(),
         leak_bytes_per_s: entry.leak_rate,
         profile: before.as_ref().and_then(|before| before.profile.clone()),
         logged: before.as_ref().map_or(0, |before| before.logged),
@@ -164,7 +167,6 @@ fn judge(from: &str, profile: &Profile, shared: &Shared) {
         now.leaking > now.logged || before.as_ref().is_none_or(|before| before.judged != now.judged);
     now.logged = now.logged.max(now.leaking);
     let is_old = |at: Timestamp| profile.taken_at.duration_since(at).unsigned_abs() >= STORE_INTERVAL;
-    let worst = entry.leaking.first().cloned();
     if is_news || now.stored_at.is_none_or(is_old) {
         now.stored_at = Some(profile.taken_at);
         let entry = entry.in_series(&mut now.series);
@@ -184,7 +186,7 @@ fn judge(from: &str, profile: &Profile, shared: &Shared) {
     }
     drop(known);
     if is_news {
-        now.log(from, worst.as_deref(), shared);
+        now.log(from, shared);
     }
 }
 
@@ -204,7 +206,7 @@ impl Dumped {
     }
 
     /// Logs the verdict.
-    fn log(&self, from: &str, worst: Option<&str>, shared: &Shared) {
+    fn log(&self, from: &str, shared: &Shared) {
         let Self { pid, leaking, verdict, .. } = self;
         let name = self.name();
         if self.leaking == 0 {
@@ -213,7 +215,7 @@ impl Dumped {
         }
         let listen = &shared.core().config.http.listen;
         let report = self.profile.as_ref().map_or_else(String::new, |id| outcome::report_at(listen, id));
-        let worst = worst.map_or_else(String::new, |worst| format!("{worst}; "));
+        let worst = self.leaking_sites.first().map_or_else(String::new, |worst| format!("{worst}; "));
         tracing::warn!(pid, leaking, "{name} leaks, by its heap profiles {from}: {worst}{verdict}{report}");
     }
 }

@@ -76,13 +76,17 @@ fn what_grows_from_one_heap_profile_to_the_next_is_found_by_the_daemon() {
     assert_eq!((known["read"].as_u64(), known["failed"].as_u64()), (Some(KEEPING as u64), Some(0)));
     let process = &known["processes"][0];
     assert!(process["leaking"].as_u64() == Some(1) && process["judged"] == true, "{known}");
+    let site = process["leaking_sites"][0].as_str().unwrap();
+    assert!(site.contains("keep_large"), "{known}");
     let rate = process["leak_bytes_per_s"].as_f64().unwrap();
     assert!((80_000. ..130_000.).contains(&rate), "a MiB in ten seconds, not {rate} bytes a second");
     let id = process["profile"].as_str().unwrap();
     let (head, report) = ask(&place.socket(), &format!("GET /profiles/{id}/report.html"));
     assert!(head.contains(" 200 ") && String::from_utf8_lossy(&report).contains("keep_large"), "{head}");
     let (_, page) = ask(&place.socket(), "GET /");
-    assert!(String::from_utf8_lossy(&page).contains("<h2>Heap profiles</h2>"));
+    let page = String::from_utf8_lossy(&page).into_owned();
+    let (_, table) = page.split_once("<h2>Heap profiles</h2>").unwrap();
+    assert!(table.split("</table>").next().unwrap().contains("keep_large"), "{page}");
     daemon.end();
 }
 

@@ -181,8 +181,11 @@ fn dump(from: &str, dumped: &Dumped) -> Markup {
         tr {
             td { (printable(from)) br; small { (time(dumped.time)) } }
             td { b { (printable(&dumped.name())) } }
-            td.n { (bytes(dumped.live_bytes)) }
-            td class=[(dumped.leaking > 0).then_some("bad")] { (printable(&dumped.verdict)) }
+            td.n data-is="live " { (bytes(dumped.live_bytes)) }
+            td class=[(dumped.leaking > 0).then_some("bad")] {
+                (printable(&dumped.verdict))
+                @for site in &dumped.leaking_sites { br; small { (printable(site)) } }
+            }
             td { @if let Some(id) = &dumped.profile { (links(&id.to_string())) } }
         }
     }
@@ -217,7 +220,7 @@ fn row(process: &ProcessView) -> Markup {
                 b { (printable(comm)) } " " small.one { "pid " (pid) }
                 @if let Some(line) = &process.command_line { br; small.command { (printable(line)) } }
             }
-            td.n {
+            td.n data-is="resident " {
                 (bytes(*resident_bytes))
                 @if *growth > 0. {
                     br;
@@ -292,8 +295,12 @@ fn kept(entry: &Entry, count: Option<usize>) -> Markup {
                 (time(entry.time))
                 @if let Some(count) = count { br; small { (snapshots_of(entry, count)) } }
             }
-            td { b { (printable(&entry.comm)) } " " small.one { "pid " (entry.pid) } }
-            td.n {
+            td {
+                b { (printable(&entry.comm)) }
+                // A heap profile of another tool need not say.
+                @if entry.pid != 0 { " " small.one { "pid " (entry.pid) } }
+            }
+            td.n data-is="live " {
                 @if entry.source() != SourceKind::JavaHeap {
                     @if entry.estimate.is_some() { "about " }
                     (bytes(entry.live_bytes))
