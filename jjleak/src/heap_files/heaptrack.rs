@@ -264,6 +264,14 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_in_each_line_is_bounded() {
+        let mut text = format!("v 10400 3\ns ffff {}\n", "x".repeat(60_000));
+        text.push_str(&"i 10 1 1 1 1\n".repeat(2000));
+        let refused = super::super::read_named(text.as_bytes()).unwrap_err();
+        assert!(matches!(refused, Error::FrameBytes(_)), "{refused}");
+    }
+
+    #[test]
     fn other_versions_are_refused() {
         for (version, text) in [(0, "v 10000\n"), (4, "v 20000 4\n")] {
             let refused = super::super::read_named(text.as_bytes()).unwrap_err();

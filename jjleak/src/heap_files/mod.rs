@@ -84,6 +84,9 @@ pub enum Error {
     /// The file's format has a version that is not known.
     #[error("version {0} of heaptrack's files is not known")]
     Version(u64),
+    /// The frames take too much memory.
+    #[error("its frames take more than {0} MiB of memory")]
+    FrameBytes(usize),
     /// The stacks take too much memory.
     #[error("its stacks have more than {MAX_ADDRESSES} addresses")]
     TooLarge,

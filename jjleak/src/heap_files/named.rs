@@ -23,7 +23,13 @@ pub struct NamedFile {
     pub damage: Option<Damage>,
     /// Number of frames in all stacks.
     total: u32,
+    /// Memory of all frames, in bytes.
+    frame_bytes: usize,
 }
+
+/// Maximum memory of the frames: a file can have a long name once, and refer to it in each line. A large program has some 100,000 frames
+/// of 200 bytes.
+const MAX_FRAME_BYTES: usize = 256 << 20;
 
 /// Formats of files with names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,6 +86,11 @@ impl NamedFile {
     /// Index of a new frame.
     pub(super) fn add_frame(&mut self, frame: NamedFrame) -> Result<u32, Error> {
         let index = u32::try_from(self.frames.len()).map_err(|_| Error::TooLarge)?;
+        let text = frame.function.len() + frame.file.len() + frame.module.len();
+        self.frame_bytes += size_of::<NamedFrame>() + text;
+        if self.frame_bytes > MAX_FRAME_BYTES {
+            return Err(Error::FrameBytes(MAX_FRAME_BYTES >> 20));
+        }
         self.frames.push(frame);
         Ok(index)
     }
