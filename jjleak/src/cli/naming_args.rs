@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::failure::USAGE;
-use crate::session::{Header, Naming, debuginfod_urls};
+use crate::session::{DebuginfodServers, Header, Naming, NoDebuginfod};
 
 /// Options for names.
 #[derive(Debug, clap::Args)]
@@ -29,16 +29,19 @@ pub(super) struct NamingArgs {
 impl NamingArgs {
     /// Sources of names.
     pub(super) fn naming(&self) -> Result<Naming, Failure> {
-        let debuginfod = if self.debuginfod { debuginfod_urls() } else { Vec::new() };
-        if self.debuginfod && debuginfod.is_empty() {
-            let remedy = "set it, as in DEBUGINFOD_URLS=https://debuginfod.debian.net";
-            return Err(Failure::new(USAGE, "--debuginfod: DEBUGINFOD_URLS names no server", remedy));
-        }
+        let failed = |error: NoDebuginfod| {
+            let remedy = match error {
+                NoDebuginfod::Servers => "set it, as in DEBUGINFOD_URLS=https://debuginfod.debian.net",
+                NoDebuginfod::Folder => "set DEBUGINFOD_CACHE_PATH to a folder",
+            };
+            Failure::new(USAGE, format!("--debuginfod: {error}"), remedy)
+        };
+        let debuginfod = self.debuginfod.then(DebuginfodServers::from_environment).transpose();
         Ok(Naming {
             perf_map: self.perf_map.clone(),
             sysroot: self.sysroot.clone(),
             headers: self.header.clone(),
-            debuginfod,
+            debuginfod: debuginfod.map_err(failed)?,
         })
     }
 }

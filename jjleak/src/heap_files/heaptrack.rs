@@ -249,6 +249,21 @@ mod tests {
     }
 
     #[test]
+    fn strings_have_no_length_before_version_3() {
+        let lengths = [
+            ("s 4 main", "s main"),
+            ("s 5 /app", "s /app"),
+            ("s 6 keep b", "s keep b"),
+            ("s 3 a.c", "s a.c"),
+        ];
+        let old = lengths.iter().fold(TEXT.replace("v 10400 3", "v 10200 2"), |text, (with, without)| {
+            text.replace(with, without)
+        });
+        let read = |text: &str| super::super::read_named(text.as_bytes()).unwrap();
+        assert_eq!(read(&old), read(TEXT));
+    }
+
+    #[test]
     fn damaged_lines_are_counted_and_those_that_follow_keep_their_meaning() {
         let text = TEXT.replace("i 10 2 3\n", "i 10 77 3\n").replace("c 7d0", "+ 5\nc x");
         let file = super::super::read_named(text.as_bytes()).unwrap();

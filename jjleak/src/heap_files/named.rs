@@ -37,7 +37,7 @@ pub enum NamedFormat {
     /// Stacks with a number, as for flame graphs.
     #[default]
     Collapsed,
-    /// What heaptrack writes.
+    /// Files of heaptrack.
     Heaptrack,
 }
 

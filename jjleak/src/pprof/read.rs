@@ -12,7 +12,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jjleak_common::stack::StackStatus;
 use prost::Message;
-use smallvec::SmallVec;
 
 use super::comments::Comments;
 use super::elements::{self, MAX_ELEMENT_BYTES};
@@ -30,7 +29,7 @@ pub struct Reading {
     pub profile: Profile,
     /// Remarks on how the file was read; empty for jjleak's own files.
     pub remarks: Vec<String>,
-    /// What another tool's profile says of mapped files, whose code may have no names.
+    /// Mapped files in another tool's profile, whose code may have no names.
     pub mapped: Vec<MappedFile>,
 }
 
@@ -163,25 +162,14 @@ fn stack(
     budget: &mut Budget,
 ) -> Result<StackProfile, Error> {
     let live = columns.live.of(sample);
-    let mut stack = StackProfile {
-        id: 0,
-        live,
-        allocated: columns.allocated.map_or(live, |columns| columns.of(sample)),
-        live_error: None,
-        growth: 0,
-        cohorts: SmallVec::new(),
-        ages: None,
-        blocks: Vec::new(),
-        status: StackStatus::Foreign,
-        frames: Vec::new().into(),
-    };
+    let allocated = columns.allocated.map_or(live, |columns| columns.of(sample));
     let has_frames = !sample.detail.as_ref().is_some_and(|detail| detail.no_frames);
     let mut frames = if has_frames { tables.stack(&sample.location_id, budget)? } else { Vec::new() };
     thread::add(sample, &mut frames, tables)?;
-    stack.frames = frames.into();
-    match &sample.detail {
-        Some(detail) => add_detail(&mut stack, detail, tables)?,
-        None => stack.id = ids.of(&stack.frames),
+    let id = if sample.detail.is_none() { ids.of(&frames) } else { 0 };
+    let mut stack = StackProfile::foreign(id, live, allocated, frames.into());
+    if let Some(detail) = &sample.detail {
+        add_detail(&mut stack, detail, tables)?;
     }
     Ok(stack)
 }

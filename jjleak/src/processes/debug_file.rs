@@ -32,24 +32,32 @@ pub(super) fn find(pid: Pid, path: &Path, build_id: &str, elf: Content<'_>) -> O
     search.debug_file(path, build_id, elf).map(|(_, file)| file)
 }
 
-/// Opens the debug file, or the one elsewhere, and the supplement that it has in common with others, for another process to map.
+/// Opens the debug file of a file in the root file system of another host.
+pub(super) fn find_in_folder(folder: &Path, path: &Path, build_id: &str, elf: Content<'_>) -> Option<File> {
+    let search = Search { root: Root::folder(folder).ok()?, most: MAX_MAPPED_BYTES };
+    search.debug_file(path, build_id, elf).map(|(_, file)| file)
+}
+
+/// Opens a debug file at a path on this host, if it has this build ID.
+pub(super) fn open(path: &Path, build_id: &str) -> Option<File> {
+    let search = Search { root: Root::own().ok()?, most: MAX_MAPPED_BYTES };
+    search.matching(path, build_id).filter(|_| !build_id.is_empty())
+}
+
+/// Opens the debug file, unless it is known, and the supplement that it has in common with others, for another process to map.
 /// Without a debug file, the supplement is that of the file itself.
 pub(super) fn find_with_supplement(
     pid: Pid,
     path: &Path,
     build_id: &str,
     elf: Content<'_>,
-    elsewhere: Option<&Path>,
+    known: Option<File>,
 ) -> (Option<File>, Option<File>) {
     // Symbols may be read after the process has ended. What is found has the build ID or the checksum that it must have.
     let Ok(root) = Root::of(pid).or_else(|_| Root::own()) else { return (None, None) };
     let search = Search { root, most: MAX_MAPPED_BYTES };
-    let elsewhere = || {
-        let own = Search { root: Root::own().ok()?, most: MAX_MAPPED_BYTES };
-        let path = elsewhere.filter(|_| !build_id.is_empty())?;
-        own.matching(path, build_id).map(|file| (path.to_owned(), file))
-    };
-    match search.debug_file(path, build_id, elf).or_else(elsewhere) {
+    let known = known.map(|file| (path.to_owned(), file));
+    match known.or_else(|| search.debug_file(path, build_id, elf)) {
         Some((path, file)) => {
             let content = LazyFile::new(&file).ok();
             let supplement = content.and_then(|content| search.supplement(&path, Content::from(&content)));
@@ -135,8 +143,7 @@ fn short_section<'data>(elf: Content<'data>, name: &[u8]) -> Option<&'data [u8]>
     section.data(LittleEndian, elf).ok()
 }
 
-/// Path of a debug file below the root.
-pub(super) fn by_build_id(build_id: &str) -> Option<PathBuf> {
+fn by_build_id(build_id: &str) -> Option<PathBuf> {
     let (start, rest) = build_id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
     Some(PathBuf::from(format!("{FOLDER}/.build-id/{start}/{rest}.debug")))
 }

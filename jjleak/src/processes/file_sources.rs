@@ -1,6 +1,7 @@
 //! Opens the files that a profile names, after its process has ended or on another host.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -43,13 +44,15 @@ impl FileSources {
     /// Opens the file at a path, and finds its debug file. With a build ID, it is the file that has it, or none.
     pub(super) fn open(&self, path: &Path, build_id: &str) -> io::Result<Rc<Module>> {
         let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
-        let open = |path: &Path| {
-            let module = ModuleFiles::default().open_path(own, path)?;
-            let is_it = build_id.is_empty() || module.build_id().eq_ignore_ascii_case(build_id);
-            if is_it { Ok(module) } else { Err(other_build(&module, build_id)) }
+        let on_this_host = |path: &Path| ModuleFiles::default().open_path(own, path);
+        let open = || match &self.root {
+            Some(root) => Module::open_in_folder(root, path),
+            None => on_this_host(path),
         };
-        let stored = || open(&self.in_store(Artifact::Executable, build_id)?).ok();
-        let module = open(&self.below_root(path)).or_else(|error| stored().ok_or(error))?;
+        let stored = || on_this_host(&self.in_store(Artifact::Executable, build_id)?).ok();
+        let module = open()
+            .and_then(|module| with_build_id(module, build_id))
+            .or_else(|error| stored().and_then(|module| with_build_id(module, build_id).ok()).ok_or(error))?;
         if let Some(file) = self.debug_file(&module) {
             module.set_debug_file(file);
         }
@@ -92,22 +95,17 @@ impl FileSources {
         Ok(modules)
     }
 
-    fn below_root(&self, path: &Path) -> PathBuf {
-        let below = |root: &PathBuf| root.join(path.strip_prefix("/").unwrap_or(path));
-        self.root.as_ref().map_or_else(|| path.to_owned(), below)
-    }
-
     /// The debug file of a module, if it is not where debuggers look for it on this host.
-    fn debug_file(&self, module: &Module) -> Option<PathBuf> {
-        let build_id = module.build_id();
-        let below_root = debug_file::by_build_id(build_id).map(|path| self.below_root(&path));
-        if self.root.is_some() && below_root.as_ref().is_some_and(|path| path.is_file()) {
-            return below_root;
-        }
+    fn debug_file(&self, module: &Module) -> Option<File> {
         let content = module.content().ok()?;
         let content = Content::from(&content);
-        let has_names = debug_file::has_debug_info(content) || module.find_debug_file(content).is_some();
-        if has_names { None } else { self.in_store(Artifact::DebugFile, build_id) }
+        let build_id = module.build_id();
+        let in_folder = |root: &PathBuf| debug_file::find_in_folder(root, &module.path, build_id, content);
+        self.root.as_ref().and_then(in_folder).or_else(|| {
+            let has_names = debug_file::has_debug_info(content) || module.find_debug_file(content).is_some();
+            let stored = if has_names { None } else { self.in_store(Artifact::DebugFile, build_id) };
+            debug_file::open(&stored?, build_id)
+        })
     }
 
     fn in_store(&self, artifact: Artifact, build_id: &str) -> Option<PathBuf> {
@@ -120,12 +118,14 @@ const fn is_whole((addresses, offset): &(Range<u64>, u64)) -> bool {
     addresses.start == 0 && *offset == 0 && matches!(addresses.end, 0 | u64::MAX)
 }
 
-fn other_build(module: &Module, build_id: &str) -> io::Error {
+/// The module, if it has this build ID, or if none is asked for.
+fn with_build_id(module: Rc<Module>, build_id: &str) -> io::Result<Rc<Module>> {
     let found = match module.build_id() {
+        found if build_id.is_empty() || found.eq_ignore_ascii_case(build_id) => return Ok(module),
         "" => "no build ID".to_owned(),
         found => format!("build ID {found}"),
     };
-    io::Error::other(format!("the file there has {found}, not {build_id}"))
+    Err(io::Error::other(format!("the file there has {found}, not {build_id}")))
 }
 
 #[cfg(test)]
@@ -194,5 +194,7 @@ mod tests {
         std::fs::copy(exe, folder.path().join("app")).unwrap();
         let sources = FileSources { root: Some(folder.path().to_owned()), ..FileSources::default() };
         sources.modules(Path::new("/app"), "", &[]).unwrap();
+        std::os::unix::fs::symlink("/app", folder.path().join("link")).unwrap();
+        sources.modules(Path::new("/link"), "", &[]).unwrap();
     }
 }

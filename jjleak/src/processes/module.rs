@@ -35,7 +35,7 @@ pub struct Module {
     /// Results of [`Module::exports_word`].
     exported: RefCell<BTreeMap<&'static str, bool>>,
     /// A debug file that is not where debuggers look for it.
-    debug_file: OnceCell<PathBuf>,
+    debug_file: OnceCell<File>,
 }
 
 /// A mapped file and its separate debug files.
@@ -125,8 +125,16 @@ impl Module {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
-    /// Sets the debug file to use if debuggers would find none.
-    pub(super) fn set_debug_file(&self, file: PathBuf) {
+    /// Opens the file at a path in the root file system of another host.
+    pub(super) fn open_in_folder(folder: &Path, path: &Path) -> io::Result<Rc<Self>> {
+        let file = Root::folder(folder)?.open(path)?;
+        let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
+        let id = mapped_file::identify(&file)?;
+        Self::of(file, id, own, path.to_owned()).map(Rc::new)
+    }
+
+    /// Sets the debug file, in place of one that debuggers would find.
+    pub(super) fn set_debug_file(&self, file: File) {
         self.debug_file.get_or_init(|| file);
     }
 
@@ -146,7 +154,7 @@ impl Module {
             &self.path,
             self.build_id(),
             content,
-            self.debug_file.get().map(PathBuf::as_path),
+            self.debug_file.get().map(File::try_clone).transpose()?,
         );
         Ok(SymbolFiles { file, debug_file, supplement })
     }

@@ -32,6 +32,11 @@ impl Root {
         Self::at(Path::new("/"), None)
     }
 
+    /// Opens a folder with the root file system of another host.
+    pub(super) fn folder(path: &Path) -> io::Result<Self> {
+        Self::at(path, None)
+    }
+
     fn at(path: &Path, process: Option<Pid>) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self { folder: open(path, flags, Mode::empty())?, process })

@@ -351,6 +351,25 @@ pub struct StackProfile {
     pub frames: Arc<[SharedFrame]>,
 }
 
+impl StackProfile {
+    /// A stack of which another tool has recorded its memory, and no more.
+    #[must_use]
+    pub fn foreign(id: u64, live: Totals, allocated: Totals, frames: Arc<[SharedFrame]>) -> Self {
+        Self {
+            id,
+            live,
+            allocated,
+            live_error: None,
+            growth: 0,
+            cohorts: SmallVec::new(),
+            ages: None,
+            blocks: Vec::new(),
+            status: StackStatus::Foreign,
+            frames,
+        }
+    }
+}
+
 /// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {

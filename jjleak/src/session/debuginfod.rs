@@ -27,33 +27,56 @@ const MAX_BYTES: u64 = 8 << 30;
 /// Maximum length of a build ID in hex; linkers create up to 40 digits.
 const MAX_DIGITS: usize = 128;
 
-/// Servers, and what is downloaded from them.
-#[derive(Debug)]
-pub(super) struct Debuginfod {
+/// Servers, and the folder of downloaded files.
+#[derive(Debug, Clone)]
+pub struct DebuginfodServers {
     urls: Vec<String>,
     folder: PathBuf,
+}
+
+/// Reason why no server can be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NoDebuginfod {
+    /// The variable has no URL.
+    #[error("{URLS} names no server")]
+    Servers,
+    /// There is no folder for what they send.
+    #[error(
+        "there is no folder for the files: neither DEBUGINFOD_CACHE_PATH nor XDG_CACHE_HOME nor HOME is an absolute path"
+    )]
+    Folder,
+}
+
+/// Files that servers have.
+#[derive(Debug)]
+pub(super) struct Debuginfod {
+    servers: DebuginfodServers,
     /// Files that no server has.
     absent: RefCell<BTreeSet<PathBuf>>,
     /// Servers that have not answered, which are not asked again.
     failed: RefCell<BTreeSet<String>>,
 }
 
-/// The servers that `DEBUGINFOD_URLS` names.
-#[must_use]
-pub fn debuginfod_urls() -> Vec<String> {
-    let urls = env::var(URLS).unwrap_or_default();
-    urls.split_ascii_whitespace().map(|url| url.trim_end_matches('/').to_owned()).collect()
+impl DebuginfodServers {
+    /// The servers and the folder that the environment names.
+    pub fn from_environment() -> Result<Self, NoDebuginfod> {
+        let urls = env::var(URLS).unwrap_or_default();
+        let urls: Vec<_> =
+            urls.split_ascii_whitespace().map(|url| url.trim_end_matches('/').to_owned()).collect();
+        if urls.is_empty() {
+            return Err(NoDebuginfod::Servers);
+        }
+        Ok(Self { urls, folder: folder().ok_or(NoDebuginfod::Folder)? })
+    }
 }
 
 impl Debuginfod {
-    /// Uses these servers; `None` without any, or without a folder for what they send.
-    pub(super) fn new(urls: &[String]) -> Option<Self> {
-        let folder = folder().filter(|_| !urls.is_empty())?;
-        Some(Self { urls: urls.to_vec(), folder, absent: RefCell::default(), failed: RefCell::default() })
+    pub(super) fn new(servers: DebuginfodServers) -> Self {
+        Self { servers, absent: RefCell::default(), failed: RefCell::default() }
     }
 
     fn download(&self, name: &str, build_id: &str, to: &Path) -> bool {
-        for url in &self.urls {
+        for url in &self.servers.urls {
             if self.failed.borrow().contains(url) {
                 continue;
             }
@@ -85,7 +108,7 @@ impl FileStore for Debuginfod {
             Artifact::Executable => "executable",
             Artifact::DebugFile => "debuginfo",
         };
-        let path = self.folder.join(&build_id).join(name);
+        let path = self.servers.folder.join(&build_id).join(name);
         // The other client has an empty file for what no server has.
         if path.metadata().is_ok_and(|file| file.is_file() && file.len() > 0) {
             return Some(path);
@@ -168,8 +191,7 @@ mod tests {
     }
 
     fn client(urls: Vec<String>, folder: &Path) -> Debuginfod {
-        let folder = folder.to_owned();
-        Debuginfod { urls, folder, absent: RefCell::default(), failed: RefCell::default() }
+        Debuginfod::new(DebuginfodServers { urls, folder: folder.to_owned() })
     }
 
     #[test]
@@ -183,6 +205,7 @@ mod tests {
             assert_eq!(fs::read(path).unwrap(), b"names");
             assert_eq!(client.get(Artifact::Executable, "00ff"), None);
         }
+        assert!(client.failed.borrow().is_empty(), "it was asked once more, after its end");
         assert_eq!(server.join().unwrap(), ["/buildid/00ff/debuginfo", "/buildid/00ff/executable"]);
     }
 

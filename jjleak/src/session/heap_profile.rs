@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use jjleak_common::stack::{StackFrame, StackStatus};
-use smallvec::SmallVec;
 
 use super::Header;
-use super::debuginfod::Debuginfod;
+use super::debuginfod::{Debuginfod, DebuginfodServers};
 use super::saved_series::{Instance, SavedProfile};
 use crate::heap_files::{self, Damage, Estimate, HeapFile, Scaling};
 use crate::perf_map::{self, NamedRanges};
@@ -203,18 +202,9 @@ fn named(
             let frames = of_process.name(row, || Some(raw.clone())).frames;
             let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
             let (live, live_error) = totals(stack.live);
-            profiled.push(StackProfile {
-                id: ids.of(stack.addresses),
-                live,
-                allocated: stack.allocated.map_or(live, |allocated| totals(allocated).0),
-                live_error: is_estimate.then_some(live_error),
-                growth: 0,
-                cohorts: SmallVec::new(),
-                ages: None,
-                blocks: Vec::new(),
-                status: StackStatus::Foreign,
-                frames: frames.into(),
-            });
+            let allocated = stack.allocated.map_or(live, |allocated| totals(allocated).0);
+            let of_file = StackProfile::foreign(ids.of(stack.addresses), live, allocated, frames.into());
+            profiled.push(StackProfile { live_error: is_estimate.then_some(live_error), ..of_file });
         }
         names.forget(&rows().collect());
     }
@@ -261,14 +251,15 @@ pub struct Naming {
     pub sysroot: Option<PathBuf>,
     /// Headers of requests for profiles that a server has.
     pub headers: Vec<Header>,
-    /// URLs of debuginfod servers to ask for files that are not here.
-    pub debuginfod: Vec<String>,
+    /// Servers to ask for files that are not here.
+    pub debuginfod: Option<DebuginfodServers>,
 }
 
 impl Naming {
     /// Places of the files that profiles name.
     pub(super) fn sources(&self) -> FileSources {
-        let store = Debuginfod::new(&self.debuginfod).map(|store| Rc::new(store) as Rc<dyn FileStore>);
+        let store = |servers| Rc::new(Debuginfod::new(servers)) as Rc<dyn FileStore>;
+        let store = self.debuginfod.clone().map(store);
         FileSources { root: self.sysroot.clone(), store }
     }
 }

@@ -39,7 +39,7 @@ use waiting::{at, every, readable, ready};
 use watch::Watch;
 
 pub use allocator_choice::{AllocatorChoice, Probed};
-pub use debuginfod::debuginfod_urls;
+pub use debuginfod::{DebuginfodServers, NoDebuginfod};
 pub use dump_source::{DumpSource, Dumps, MAX_DUMPED};
 pub use error::{BoundError, Error, NoAllocator, NoJavaHeap, NoSamples, UnopenedFiles};
 pub use fetch::{Header, is_address};

@@ -4,11 +4,10 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use jjleak_common::stack::StackStatus;
-use smallvec::SmallVec;
 
 use super::heap_profile::{damaged, of_file};
 use super::saved_series::SavedProfile;
+use crate::fast_map::FastMap;
 use crate::heap_files::{self, Amount, NamedFormat, NamedFrame};
 use crate::profile::{
     DistinctIds, Frame, FrameKind, ProcessInfo, ProcessKind, Sampling, SharedFrame, StackProfile, Totals,
@@ -27,24 +26,21 @@ pub(super) fn read(
             "collapsed stacks do not say what their numbers count: they are taken for live bytes".to_owned(),
         );
     }
-    let frame = |frame: NamedFrame| if is_collapsed { of_collapsed(&frame) } else { native(frame) };
-    let frames: Vec<SharedFrame> = named.frames.into_iter().map(|named| Arc::new(frame(named))).collect();
+    let frame = |frame: &NamedFrame| if is_collapsed { of_collapsed(frame) } else { native(frame) };
+    let frames: Vec<SharedFrame> = named.frames.iter().map(|named| Arc::new(frame(named))).collect();
+    let mut classes = FastMap::<u32, SharedFrame>::default();
     let mut ids = DistinctIds::default();
     let stacks = named.stacks.into_iter().map(|stack| {
-        let of_stack: Vec<_> =
+        let mut of_stack: Vec<_> =
             stack.frames.iter().filter_map(|index| frames.get(*index as usize)).map(Arc::clone).collect();
-        StackProfile {
-            id: ids.of(&of_stack),
-            live: totals(stack.live),
-            allocated: totals(stack.allocated.unwrap_or(stack.live)),
-            live_error: None,
-            growth: 0,
-            cohorts: SmallVec::new(),
-            ages: None,
-            blocks: Vec::new(),
-            status: StackStatus::Foreign,
-            frames: of_stack.into(),
+        if let [leaf, caller, ..] = stack.frames[..]
+            && is_collapsed
+            && let Some(class) = class(&named.frames[leaf as usize], &frames[caller as usize])
+        {
+            of_stack[0] = Arc::clone(classes.entry(leaf).or_insert_with(|| Arc::new(class)));
         }
+        let (live, allocated) = (totals(stack.live), totals(stack.allocated.unwrap_or(stack.live)));
+        StackProfile::foreign(ids.of(&of_stack), live, allocated, of_stack.into())
     });
     let stacks = stacks.collect();
     let mut profile = of_file(taken_at, process(&named.command), Sampling::Off, stacks);
@@ -70,13 +66,14 @@ fn process(command: &str) -> ProcessInfo {
     }
 }
 
-fn native(NamedFrame { function, file, line, module, address, inlined }: NamedFrame) -> Frame {
+fn native(frame: &NamedFrame) -> Frame {
+    let NamedFrame { function, file, module, line, address, inlined } = frame.clone();
     let kind = if function.is_empty() { FrameKind::Unknown } else { FrameKind::Native };
     Frame { address, symbol: function, module, file, line, inlined, kind, ..Frame::default() }
 }
 
-/// async-profiler marks frames (`-a`, and always those of the kernel and inlined ones), and writes the packages of Java methods with
-/// slashes.
+/// Frames as async-profiler writes them (`src/frameName.cpp`): the packages of Java methods with slashes, functions of the kernel with
+/// a mark, and with `-a` also methods.
 fn of_collapsed(frame: &NamedFrame) -> Frame {
     const MARKS: [(&str, FrameKind); 5] = [
         ("_[j]", FrameKind::Java),
@@ -92,6 +89,17 @@ fn of_collapsed(frame: &NamedFrame) -> Frame {
     let is_java = matches!(kind, FrameKind::Java | FrameKind::JavaInlined);
     let symbol = if is_java { name.replace('/', ".") } else { name.to_owned() };
     Frame { symbol, kind, inlined: kind == FrameKind::JavaInlined, ..Frame::default() }
+}
+
+/// The class of an allocated object: a leaf below a Java method, with the mark of an inlined method or of the kernel, and with no
+/// slash in its name, as methods have.
+fn class(leaf: &NamedFrame, caller: &Frame) -> Option<Frame> {
+    let name = leaf.function.strip_suffix("_[i]").or_else(|| leaf.function.strip_suffix("_[k]"))?;
+    // Methods of classes in no package have no slash, either.
+    let is_java =
+        matches!(caller.kind, FrameKind::Java | FrameKind::JavaInlined) || caller.symbol.contains('.');
+    let class = || Frame { symbol: name.to_owned(), kind: FrameKind::Class, ..Frame::default() };
+    (is_java && !name.contains('/')).then(class)
 }
 
 /// Returns true for names like `java/util/ArrayList.add`.
@@ -128,6 +136,24 @@ mod tests {
         ] {
             assert_eq!(frame(name), (symbol.to_owned(), kind), "{name}");
         }
+    }
+
+    #[test]
+    fn a_leaf_with_a_mark_below_a_java_method_is_a_class() {
+        let text = "Main.run;byte[]_[k] 100\njava/util/ArrayList.grow;java.lang.Object[]_[i] 50\nmain;clear_page_[k] 7\n\
+            java/util/ArrayList.add;java/util/ArrayList.grow_[i] 3\n";
+        let (saved, _) = read(text.as_bytes(), Timestamp::UNIX_EPOCH).unwrap();
+        let leaves = saved.profile.stacks.iter().map(|stack| &stack.frames[0]);
+        let leaves: Vec<_> = leaves.map(|leaf| (leaf.symbol.as_str(), leaf.kind)).collect();
+        assert_eq!(
+            leaves,
+            [
+                ("byte[]", FrameKind::Class),
+                ("java.lang.Object[]", FrameKind::Class),
+                ("clear_page", FrameKind::Kernel),
+                ("java.util.ArrayList.grow", FrameKind::JavaInlined)
+            ]
+        );
     }
 
     #[test]

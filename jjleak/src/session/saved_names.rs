@@ -2,6 +2,7 @@
 //! had mapped.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub(super) fn add(
     names: &mut StackNames,
 ) -> Vec<String> {
     let mut files = BTreeMap::<FileKey<'_>, Vec<(Range<u64>, u64)>>::new();
+    // jjleak's own profiles have the names that there were.
+    if mapped.is_empty() {
+        return Vec::new();
+    }
     // A relative path leads to the program only where it was started, which its build ID tells.
     let is_file = |file: &&MappedFile| {
         file.path.starts_with('/') || !file.path.starts_with('[') && !file.build_id.is_empty()
@@ -39,7 +44,14 @@ pub(super) fn add(
     let mut replacements = Replacements::default();
     let mut failed = Vec::new();
     for ((path, build_id), frames) in unnamed(profile) {
-        let Some(parts) = files.get(&(&*path, &*build_id)) else { continue };
+        let Some(parts) = files.get(&(&*path, &*build_id)) else {
+            // The vDSO and the like are no files.
+            if !path.is_empty() && !path.starts_with('[') {
+                let error = io::Error::other("the profile has neither its whole path nor a build ID");
+                failed.push(Unopened { path: path.into(), error });
+            }
+            continue;
+        };
         match sources.modules(Path::new(&path), &build_id, parts) {
             Ok(modules) => add_names(&frames, &modules, names, &mut replacements),
             Err(error) => failed.push(Unopened { path: path.into(), error }),

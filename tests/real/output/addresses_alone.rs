@@ -13,7 +13,7 @@ use crate::support::privilege::{require_library, require_program};
 
 const TCMALLOC: &str = "libtcmalloc.so.4";
 
-/// What gperftools writes of the fixture at its end, as text, and what Go's pprof makes of it without looking at any file.
+/// The profile that gperftools writes of the fixture at its end, as text, and the same as Go's pprof converts it without looking at any file.
 fn profiles(folder: &TempDir) -> [PathBuf; 2] {
     let mut command = Command::new(compile::sampled());
     command.env("LD_PRELOAD", TCMALLOC).env("HEAPPROFILE", folder.path().join("app"));
