@@ -10,7 +10,6 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 
 use super::debug_info::DebugInfo;
-use super::mapped_pages::MappedPages;
 use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
 use super::sandbox;
 use crate::own_memory;
@@ -33,8 +32,6 @@ pub(super) struct Files {
     /// Folder in which each descriptor has a path.
     folder: &'static str,
     open: HashMap<FileNumber, OpenFile>,
-    /// In the child.
-    pages: Option<MappedPages>,
 }
 
 /// A file with its separate files.
@@ -54,12 +51,12 @@ struct OpenFile {
 impl Files {
     /// `folder` has a path for each descriptor.
     pub(super) fn new(folder: &'static str) -> Self {
-        Self { folder, open: HashMap::new(), pages: None }
+        Self { folder, open: HashMap::new() }
     }
 
     /// Files of the confined process.
-    pub(super) fn in_sandbox(pages: MappedPages) -> Self {
-        Self { pages: Some(pages), ..Self::new(sandbox::FOLDER) }
+    pub(super) fn in_sandbox() -> Self {
+        Self::new(sandbox::FOLDER)
     }
 
     pub(super) fn open(&mut self, number: FileNumber, parts: Parts) {
@@ -108,9 +105,7 @@ impl Files {
         let mut symbols = Vec::with_capacity(places.len());
         let mut bytes = 0;
         for places in places.chunks(FOUND_AT_ONCE) {
-            let all = self.find_all(file, places);
-            self.limit_pages();
-            for found in all {
+            for found in self.find_all(file, places) {
                 let symbol = found.map(|symbol| functions(&symbol));
                 bytes += symbol.as_ref().map_or(0, Symbol::text_bytes);
                 symbols.push(symbol);
@@ -127,15 +122,7 @@ impl Files {
         let OpenFile { parts, debug_info, .. } = self.open.get_mut(&number)?;
         let of = |file: &OwnedFd| DebugInfo::open(&File::from(file.try_clone().ok()?));
         debug_info.get_or_init(|| of(&parts.file).or_else(|| of(parts.debug_file.as_ref()?)));
-        let found = debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function));
-        self.limit_pages();
-        found
-    }
-
-    fn limit_pages(&self) {
-        if let Some(pages) = &self.pages {
-            pages.limit();
-        }
+        debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function))
     }
 
     fn path(&self, file: &OwnedFd) -> PathBuf {

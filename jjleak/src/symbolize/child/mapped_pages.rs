@@ -1,21 +1,29 @@
 //! Pages of the files that this process reads symbols from: resident memory until they are given back.
 //!
-//! blazesym maps files whole, and keeps them mapped. Their pages stay in the page cache when they are given back, and the next
-//! access maps them again.
+//! blazesym maps files whole, keeps them mapped, and looks at most of a large file in one call. So the signal of a timer gives
+//! pages back meanwhile. They stay in the page cache, and the next access maps them again.
 
 use std::collections::BTreeSet;
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::OnceLock;
 
-use nix::libc::{MADV_DONTNEED, madvise};
+use nix::errno::Errno;
+use nix::libc::{self, MADV_DONTNEED, itimerval, madvise, timeval};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// Resident bytes of files from which on their pages are given back.
-const MOST_BYTES: u64 = 24 << 20;
+/// Resident bytes of files from which on their pages are given back. The program itself has some 8 MiB.
+const MOST_BYTES: u64 = 16 << 20;
+/// CPU time between two looks at them: a tick of most kernels.
+const INTERVAL: timeval = timeval { tv_sec: 0, tv_usec: 4000 };
 const PAGE_BYTES: u64 = 4096;
-/// Maximum length of the list of mappings: this process has some hundred.
-const MAX_LIST_BYTES: usize = 256 << 10;
+
+/// For the signal handler.
+static WATCHED: OnceLock<MappedPages> = OnceLock::new();
 
 /// The list of this process's mappings, and its memory. They are opened before the process gives up its files.
 #[derive(Debug)]
@@ -34,17 +42,34 @@ impl MappedPages {
             memory: File::open("/proc/self/statm")?,
             own: BTreeSet::new(),
         };
-        this.own = this.all()?.lines().filter_map(of_file).map(|range| range.start).collect();
+        let mut own = BTreeSet::new();
+        this.each_file(|range| {
+            own.insert(range.start);
+        })?;
+        this.own = own;
         Ok(this)
     }
 
-    /// Gives pages back if they are many.
-    pub(super) fn limit(&self) {
-        if self.resident_bytes().is_some_and(|bytes| bytes > MOST_BYTES)
-            && let Ok(list) = self.all()
-        {
-            let read = list.lines().filter_map(of_file).filter(|range| !self.own.contains(&range.start));
-            read.for_each(|range| give_back(&range));
+    /// Gives pages back as long as this process lives, whenever they are many.
+    pub(super) fn watch(self) -> io::Result<()> {
+        WATCHED.set(self).map_err(|_| io::Error::other("pages are watched already"))?;
+        let action = SigAction::new(SigHandler::Handler(look), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler makes system calls, and neither allocates memory nor takes a lock.
+        unsafe { sigaction(Signal::SIGPROF, &action) }?;
+        let timer = itimerval { it_interval: INTERVAL, it_value: INTERVAL };
+        // SAFETY: the timer outlives the call, and the earlier one is not asked for.
+        Errno::result(unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) })?;
+        Ok(())
+    }
+
+    fn limit(&self) {
+        if self.resident_bytes().is_some_and(|bytes| bytes > MOST_BYTES) {
+            // Without the list, they stay resident.
+            let _ = self.each_file(|range| {
+                if !self.own.contains(&range.start) {
+                    give_back(&range);
+                }
+            });
         }
     }
 
@@ -56,17 +81,26 @@ impl MappedPages {
         pages.parse::<u64>().ok()?.checked_mul(PAGE_BYTES)
     }
 
-    fn all(&self) -> io::Result<String> {
-        let mut list = Vec::new();
+    /// Calls this for each file that is mapped to be read.
+    fn each_file(&self, mut visit: impl FnMut(Range<u64>)) -> io::Result<()> {
         let mut chunk = [0; 4096];
+        let mut offset = 0;
         loop {
-            let length = self.mappings.read_at(&mut chunk, list.len() as u64)?;
-            list.extend_from_slice(&chunk[..length]);
-            if length == 0 || list.len() > MAX_LIST_BYTES {
-                return Ok(String::from_utf8_lossy(&list).into_owned());
-            }
+            let length = self.mappings.read_at(&mut chunk, offset)?;
+            let Some(end) = chunk[..length].iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+            let lines = chunk[..end].split(|byte| *byte == b'\n');
+            lines.filter_map(|line| of_file(str::from_utf8(line).ok()?)).for_each(&mut visit);
+            offset += end as u64 + 1;
         }
     }
+}
+
+extern "C" fn look(_: c_int) {
+    let error = Errno::last_raw();
+    if let Some(pages) = WATCHED.get() {
+        pages.limit();
+    }
+    Errno::set_raw(error);
 }
 
 /// Addresses of a file that is mapped to be read, by a line of `/proc/self/maps`.
@@ -81,7 +115,7 @@ fn of_file(line: &str) -> Option<Range<u64>> {
 
 fn give_back(Range { start, end }: &Range<u64>) {
     let (Ok(address), Ok(length)) = (usize::try_from(*start), usize::try_from(end - start)) else { return };
-    let address = std::ptr::with_exposed_provenance_mut(address);
+    let address = ptr::with_exposed_provenance_mut(address);
     // SAFETY: nothing has written to these pages, so that the next access finds what is there now. If it fails, they stay resident.
     unsafe { madvise(address, length, MADV_DONTNEED) };
 }

@@ -72,7 +72,7 @@ const PERMITTED: [libc::c_long; 28] = [
 ];
 
 /// Confines this process for good.
-pub(super) fn enter() -> io::Result<MappedPages> {
+pub(super) fn enter() -> io::Result<()> {
     // It ends when jjleak closes the socket. Signals for all processes of a terminal or a service would end it before.
     for ignored in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE] {
         // SAFETY: no handler is installed.
@@ -81,7 +81,7 @@ pub(super) fn enter() -> io::Result<MappedPages> {
     close_others()?;
     // If memory runs out, this process is the first to end. Not being so is no danger.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    let pages = MappedPages::open()?;
+    MappedPages::open()?.watch()?;
     let limits = [
         (Resource::RLIMIT_DATA, MAX_MEMORY_BYTES),
         (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS),
@@ -104,7 +104,7 @@ pub(super) fn enter() -> io::Result<MappedPages> {
     // A C library that opens files by other system calls than are answered here would lose all names without a word.
     let standard_output = format!("{FOLDER}/{}", libc::STDOUT_FILENO);
     fs::metadata(&standard_output).and_then(|_| fs::File::open(&standard_output))?;
-    Ok(pages)
+    Ok(())
 }
 
 /// Closes all descriptors but the standard ones.

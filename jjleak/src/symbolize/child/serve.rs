@@ -23,12 +23,11 @@ pub fn run() -> bool {
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return false };
     let mut socket = UnixStream::from(socket);
     let first = match &confined {
-        Ok(_) => Reply::Ready,
+        Ok(()) => Reply::Ready,
         Err(error) => Reply::Refused(error.to_string()),
     };
     let answered = reply(&mut socket, &first);
-    let Ok(pages) = confined else { return false };
-    answered.is_ok() && answer_all(&mut socket, &mut Files::in_sandbox(pages)).is_ok()
+    confined.is_ok() && answered.is_ok() && answer_all(&mut socket, &mut Files::in_sandbox()).is_ok()
 }
 
 fn answer_all(socket: &mut UnixStream, files: &mut Files) -> io::Result<()> {
