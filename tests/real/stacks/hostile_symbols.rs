@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, PROGRAM};
 use crate::support::privilege::require_bpf;
-use crate::support::process::Process;
+use crate::support::process::{Process, status};
 
 /// Size of the segment with the code of a library.
 const CODE_BYTES: usize = 4096;
@@ -208,6 +208,28 @@ fn a_file_that_is_truncated_while_it_is_read_costs_its_own_names() {
     assert_eq!(names.of(&mapped, 1), "");
     assert_eq!(names.lost_files(), 1);
     names.assert_others_are_named();
+}
+
+#[test]
+fn few_pages_of_a_large_file_are_resident_while_its_debug_information_is_read() {
+    const MOST_KIB: u64 = 80 << 10;
+    let file = File::open(PROGRAM).unwrap();
+    // SAFETY: nothing writes to the program while the tests run.
+    let (content, code) = unsafe { (Mmap::map(&file).unwrap(), MmapOptions::new().map_exec(&file).unwrap()) };
+    let elf = object::File::parse(&*content).unwrap();
+    let (begin, length) = elf.section_by_name(".text").unwrap().file_range().unwrap();
+    let mut names = ByChild::new();
+
+    let step = usize::try_from(length / 200).unwrap();
+    let offsets = (begin..begin + length).step_by(step);
+    let named = offsets.filter(|offset| !names.at(code.as_ptr().addr() as u64 + offset).is_empty()).count();
+    assert!(named > 150, "{named}");
+
+    let children = fs::read_to_string(format!("/proc/self/task/{}/children", nix::unistd::gettid())).unwrap();
+    let child: u32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    // Most of what is resident at once, less what it has of its own.
+    let of_files = status(child, "VmHWM:") - status(child, "RssAnon:");
+    assert!(of_files < MOST_KIB, "{of_files} KiB");
 }
 
 #[test]

@@ -11,7 +11,6 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 
 use super::debug_info::DebugInfo;
 use super::protocol::{FileNumber, Named, Place, Reply, Request, Symbol};
-use super::sandbox;
 use crate::own_memory;
 use crate::symbolize::demangle::demangled;
 use crate::symbolize::tail_calls::Function;
@@ -52,11 +51,6 @@ impl Files {
     /// `folder` has a path for each descriptor.
     pub(super) fn new(folder: &'static str) -> Self {
         Self { folder, open: HashMap::new() }
-    }
-
-    /// Files of the confined process.
-    pub(super) fn in_sandbox() -> Self {
-        Self::new(sandbox::FOLDER)
     }
 
     pub(super) fn open(&mut self, number: FileNumber, parts: Parts) {

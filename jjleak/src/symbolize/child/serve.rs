@@ -27,7 +27,7 @@ pub fn run() -> bool {
         Err(error) => Reply::Refused(error.to_string()),
     };
     let answered = reply(&mut socket, &first);
-    confined.is_ok() && answered.is_ok() && answer_all(&mut socket, &mut Files::in_sandbox()).is_ok()
+    confined.is_ok() && answered.is_ok() && answer_all(&mut socket, &mut Files::new(sandbox::FOLDER)).is_ok()
 }
 
 fn answer_all(socket: &mut UnixStream, files: &mut Files) -> io::Result<()> {
