@@ -178,7 +178,7 @@ fn a_debug_link_to_a_pipe_is_named() {
 }
 
 #[test]
-fn a_section_that_claims_to_be_huge_costs_its_own_files_names() {
+fn a_section_that_claims_to_be_huge_costs_its_own_files_lines() {
     const CH_SIZE: u64 = 8;
     let library = Library::new(&["-g", "-gz=zlib", "-Wl,--compress-debug-sections=zlib"]);
     let bytes = fs::read(library.path()).unwrap();
@@ -190,10 +190,10 @@ fn a_section_that_claims_to_be_huge_costs_its_own_files_names() {
 
     let mapped = library.map();
     let mut names = ByChild::new();
-    assert_eq!(names.of(&mapped, 0), "");
+    assert_eq!(names.of(&mapped, 0), "first", "the symbol table can be read");
     assert_eq!(names.lost_files(), 1);
     names.assert_others_are_named();
-    assert_eq!(names.of(&mapped, 1), "", "the file is not tried again");
+    assert_eq!(names.of(&mapped, 1), "second");
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn few_pages_of_a_large_file_are_resident_while_its_debug_information_is_read() 
 
     let step = usize::try_from(length / 200).unwrap();
     let offsets = (begin..begin + length).step_by(step);
-    let named = offsets.filter(|offset| !names.at(code.as_ptr().addr() as u64 + offset).is_empty()).count();
-    assert!(named > 150, "{named}");
+    let count = offsets.filter(|offset| !names.at(code.as_ptr().addr() as u64 + offset).is_empty()).count();
+    assert!(count > 150, "{count}");
 
     let children = fs::read_to_string(format!("/proc/self/task/{}/children", nix::unistd::gettid())).unwrap();
     let child: u32 = children.split_whitespace().next().unwrap().parse().unwrap();

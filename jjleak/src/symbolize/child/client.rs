@@ -50,6 +50,14 @@ struct Running {
     memory: Option<ResidentMemory>,
 }
 
+/// Descriptors of a file to be sent to a child.
+#[derive(Debug)]
+pub(super) struct ToOpen {
+    pub(super) files: SymbolFiles,
+    /// False for the symbol tables alone.
+    pub(super) with_debug_info: bool,
+}
+
 /// Failure of a request, in words that follow "the process that reads symbols".
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -81,7 +89,7 @@ impl Client {
     pub(super) fn ask(
         &mut self,
         file: FileNumber,
-        files: impl Fn() -> io::Result<SymbolFiles>,
+        files: impl Fn() -> io::Result<ToOpen>,
         request: &Request,
     ) -> Result<Reply, Error> {
         match self.try_once(file, &files, request) {
@@ -93,7 +101,7 @@ impl Client {
     fn try_once(
         &mut self,
         file: FileNumber,
-        files: impl Fn() -> io::Result<SymbolFiles>,
+        files: impl Fn() -> io::Result<ToOpen>,
         request: &Request,
     ) -> Result<Reply, Error> {
         self.begin(file, files, request)?;
@@ -108,7 +116,7 @@ impl Client {
     pub(super) fn begin(
         &mut self,
         file: FileNumber,
-        files: impl Fn() -> io::Result<SymbolFiles>,
+        files: impl Fn() -> io::Result<ToOpen>,
         request: &Request,
     ) -> Result<(), Error> {
         let has_room = |open: &HashSet<_>| open.len() < MAX_FILES || open.contains(&file);
@@ -190,15 +198,17 @@ impl Running {
     fn ask(
         &mut self,
         file: FileNumber,
-        files: impl Fn() -> io::Result<SymbolFiles>,
+        files: impl Fn() -> io::Result<ToOpen>,
         request: &Request,
     ) -> io::Result<()> {
         if self.open.insert(file) {
-            let SymbolFiles { file: own, debug_file, supplement } = files()?;
+            let ToOpen { files: SymbolFiles { file: own, debug_file, supplement }, with_debug_info } =
+                files()?;
             let open = Request::Open {
                 file,
                 has_debug_file: debug_file.is_some(),
                 has_supplement: supplement.is_some(),
+                with_debug_info,
             };
             let files: Vec<_> = [&own].into_iter().chain(&debug_file).chain(&supplement).collect();
             protocol::send(&self.socket, &open, &files)?;
@@ -299,8 +309,9 @@ mod tests {
 
     const FILE: FileNumber = FileNumber(1);
 
-    fn files() -> io::Result<SymbolFiles> {
-        Ok(SymbolFiles { file: tempfile::tempfile()?, debug_file: None, supplement: None })
+    fn files() -> io::Result<ToOpen> {
+        let files = SymbolFiles { file: tempfile::tempfile()?, debug_file: None, supplement: None };
+        Ok(ToOpen { files, with_debug_info: true })
     }
 
     fn request() -> Request {

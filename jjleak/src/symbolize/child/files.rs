@@ -39,6 +39,8 @@ pub(super) struct Parts {
     pub(super) debug_file: Option<OwnedFd>,
     /// The file that `.gnu_debugaltlink` names, with what several debug files have in common.
     pub(super) supplement: Option<OwnedFd>,
+    /// False if the symbol tables alone are to be read.
+    pub(super) with_debug_info: bool,
 }
 
 struct OpenFile {
@@ -114,6 +116,9 @@ impl Files {
     /// The function with this entry address.
     fn function(&mut self, number: FileNumber, address: u64) -> Option<Function> {
         let OpenFile { parts, debug_info, .. } = self.open.get_mut(&number)?;
+        if !parts.with_debug_info {
+            return None;
+        }
         let of = |file: &OwnedFd| DebugInfo::open(&File::from(file.try_clone().ok()?));
         debug_info.get_or_init(|| of(&parts.file).or_else(|| of(parts.debug_file.as_ref()?)));
         debug_info.get_mut()?.as_mut()?.at(address).map(|function| Function::clone(&function))
@@ -148,7 +153,7 @@ impl Files {
             if missing.is_empty() {
                 break;
             }
-            let source = Source::Elf(Elf::new(self.path(file)));
+            let source = Source::Elf(Elf { debug_syms: parts.with_debug_info, ..Elf::new(self.path(file)) });
             let wanted: Vec<_> = missing.iter().map(|index| addresses[*index]).collect();
             // blazesym looks at the file once for all, and reads a damaged one again for each call.
             let symbols = symbolizer.symbolize(&source, Input::VirtOffset(&wanted)).unwrap_or_default();

@@ -2,8 +2,8 @@
 //!
 //! Files of a target are hostile input for parsers of debug information: they can make them allocate or run without end, and a file
 //! that is truncated while it is mapped ends the process. jjleak opens a file and its separate debug files, and sends the
-//! descriptors to the child (`serve`), which can only read them (`sandbox`). If the child ends, jjleak loses the symbols of the
-//! file that it had asked for, and starts another child (`client`).
+//! descriptors to the child (`serve`), which can only read them (`sandbox`). If the child ends, jjleak starts another one (`client`),
+//! and asks again, for what the symbol tables of the file have. If that ends it, too, the file has no names.
 
 mod client;
 mod debug_info;
@@ -14,10 +14,11 @@ mod sandbox;
 mod serve;
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use client::Client;
+use client::{Client, ToOpen};
 use files::{Files, Parts};
 use protocol::{FileNumber, MAX_PLACES, Place, Reply, Request, Symbol};
 
@@ -47,7 +48,17 @@ enum Backend {
 #[derive(Debug, Clone, Copy)]
 struct File {
     number: FileNumber,
-    is_lost: bool,
+    source: NameSource,
+}
+
+/// Parts of a file that names come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameSource {
+    DebugInfo,
+    /// The debug information cannot be read.
+    SymbolTables,
+    /// The symbol tables cannot be read, either.
+    Nothing,
 }
 
 impl Symbolizer {
@@ -97,9 +108,9 @@ impl Symbolizer {
         }
     }
 
-    /// Returns true if the symbols of a file could not be read.
+    /// Returns true if the symbols of a file could not be read, or not from its debug information.
     pub(super) fn has_lost(&self, file: FileVersion) -> bool {
-        self.files.get(&file).is_some_and(|file| file.is_lost)
+        self.files.get(&file).is_some_and(|file| file.source != NameSource::DebugInfo)
     }
 
     /// Asks for symbols of places, [`MAX_PLACES`] at most, without waiting for them. Returns false if they cannot be had, or not
@@ -107,7 +118,7 @@ impl Symbolizer {
     pub(super) fn begin(&mut self, module: &Module, places: Vec<Place>) -> bool {
         let Some(file) = self.file(module) else { return false };
         let Backend::Child(client) = &mut self.backend else { return false };
-        let begun = client.begin(file, || module.symbol_files(), &Request::Symbols(file, places));
+        let begun = client.begin(file.number, || file.opened(module), &Request::Symbols(file.number, places));
         self.note(module, begun).is_some()
     }
 
@@ -122,59 +133,70 @@ impl Symbolizer {
         }
     }
 
-    fn ask(&mut self, module: &Module, request: impl FnOnce(FileNumber) -> Request) -> Option<Reply> {
-        let file = self.file(module)?;
-        let request = request(file);
-        match &mut self.backend {
-            Backend::InProcess(files) => in_process(files, module, file, &request),
-            Backend::Child(client) => {
-                let reply = client.ask(file, || module.symbol_files(), &request);
-                self.note_last(module, reply)
+    fn ask(&mut self, module: &Module, request: impl Fn(FileNumber) -> Request) -> Option<Reply> {
+        loop {
+            let file = self.file(module)?;
+            let request = request(file.number);
+            let reply = match &mut self.backend {
+                Backend::InProcess(files) => return in_process(files, module, file.number, &request),
+                Backend::Child(client) => client.ask(file.number, || file.opened(module), &request),
+            };
+            match reply {
+                Ok(reply) => return Some(reply),
+                Err(error) => self.lose(module, &error),
             }
         }
     }
 
-    /// The number of a file, unless it is lost.
-    fn file(&mut self, module: &Module) -> Option<FileNumber> {
+    /// A file that names can come from.
+    fn file(&mut self, module: &Module) -> Option<File> {
         let number = FileNumber(u32::try_from(self.files.len()).ok()?);
-        let is_lost = self.is_unable;
-        let file = self.files.entry(module.version).or_insert(File { number, is_lost });
-        (!file.is_lost).then_some(file.number)
+        let source = if self.is_unable { NameSource::Nothing } else { NameSource::DebugInfo };
+        let file = self.files.entry(module.version).or_insert(File { number, source });
+        Some(*file).filter(|file| file.source != NameSource::Nothing)
     }
 
-    /// Like [`Self::note_last`], for a request that is repeated if the file may have nothing to do with the failure.
+    /// The outcome of a request. One that failed is repeated later, unless the file is lost.
     fn note<T>(&mut self, module: &Module, outcome: Result<T, client::Error>) -> Option<T> {
-        match outcome {
-            Err(error) if error.may_be_of_others() => None,
-            outcome => self.note_last(module, outcome),
-        }
-    }
-
-    /// The outcome of a request, after whose failure the file is not asked for again.
-    fn note_last<T>(&mut self, module: &Module, outcome: Result<T, client::Error>) -> Option<T> {
         outcome
             .map_err(|error| {
-                if let Some(file) = self.files.get_mut(&module.version) {
-                    file.is_lost = true;
+                if !error.may_be_of_others() {
+                    self.lose(module, &error);
                 }
-                self.warn(module, &error);
             })
             .ok()
     }
 
-    fn warn(&mut self, module: &Module, error: &client::Error) {
-        if let client::Error::Start(_) = error {
-            self.is_unable = true;
+    /// Gives up the part of a file that a request failed for.
+    fn lose(&mut self, module: &Module, error: &client::Error) {
+        self.is_unable |= matches!(error, client::Error::Start(_));
+        let Some(file) = self.files.get_mut(&module.version) else { return };
+        file.source = match file.source {
+            NameSource::DebugInfo if !self.is_unable => NameSource::SymbolTables,
+            _ => NameSource::Nothing,
+        };
+        if self.is_unable {
             tracing::warn!("native frames have no names: the process that reads symbols {error}");
             return;
         }
+        let missing = match file.source {
+            NameSource::Nothing => "no names",
+            _ => "neither lines nor inlined functions",
+        };
         let path = module.path.display();
-        let lost = self.files.values().filter(|file| file.is_lost).count();
+        let lost = self.files.values().filter(|file| file.source != NameSource::DebugInfo).count();
         if lost <= MAX_NAMED {
-            tracing::warn!("frames in {path} have no names: the process that reads its symbols {error}");
+            tracing::warn!("frames in {path} have {missing}: the process that reads its symbols {error}");
         } else {
-            tracing::debug!("frames in {path} have no names: the process that reads its symbols {error}");
+            tracing::debug!("frames in {path} have {missing}: the process that reads its symbols {error}");
         }
+    }
+}
+
+impl File {
+    fn opened(self, module: &Module) -> io::Result<ToOpen> {
+        let with_debug_info = self.source == NameSource::DebugInfo;
+        module.symbol_files().map(|files| ToOpen { files, with_debug_info })
     }
 }
 
@@ -185,6 +207,7 @@ fn in_process(files: &mut Files, module: &Module, number: FileNumber, request: &
             file: file.into(),
             debug_file: debug_file.map(Into::into),
             supplement: supplement.map(Into::into),
+            with_debug_info: true,
         };
         files.open(number, parts);
     }

@@ -41,6 +41,8 @@ pub enum Request {
         has_debug_file: bool,
         /// True if the last descriptor is the file that `.gnu_debugaltlink` names.
         has_supplement: bool,
+        /// False if its symbol tables alone are to be read.
+        with_debug_info: bool,
     },
     /// Drops what it knows of all files; they stay open. No reply.
     Forget,
@@ -192,7 +194,12 @@ mod tests {
     fn requests_arrive_with_their_files() {
         let (here, mut there) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
-        let open = Request::Open { file: FileNumber(7), has_debug_file: true, has_supplement: false };
+        let open = Request::Open {
+            file: FileNumber(7),
+            has_debug_file: true,
+            has_supplement: false,
+            with_debug_info: true,
+        };
         let ask = Request::Symbols(FileNumber(7), places(MAX_PLACES));
 
         send(&here, &open, &[&file, &file]).unwrap();

@@ -40,8 +40,8 @@ fn answer_all(socket: &mut UnixStream, files: &mut Files) -> io::Result<()> {
             Err(error) => return Err(error),
         };
         alarm::set(LIMIT_S);
-        if let Request::Open { file, has_debug_file, has_supplement } = request {
-            files.open(file, parts(descriptors, has_debug_file, has_supplement)?);
+        if let Request::Open { file, has_debug_file, has_supplement, with_debug_info } = request {
+            files.open(file, parts(descriptors, has_debug_file, has_supplement, with_debug_info)?);
         } else if request == Request::Forget {
             files.forget();
         } else if let Some(answer) = files.reply(&request) {
@@ -51,11 +51,17 @@ fn answer_all(socket: &mut UnixStream, files: &mut Files) -> io::Result<()> {
     }
 }
 
-fn parts(descriptors: Vec<OwnedFd>, has_debug_file: bool, has_supplement: bool) -> io::Result<Parts> {
+fn parts(
+    descriptors: Vec<OwnedFd>,
+    has_debug_file: bool,
+    has_supplement: bool,
+    with_debug_info: bool,
+) -> io::Result<Parts> {
     let mut descriptors = descriptors.into_iter();
     let file = descriptors.next().ok_or_else(|| io::Error::from(ErrorKind::InvalidData))?;
     let mut next = |is_there: bool| if is_there { descriptors.next() } else { None };
-    Ok(Parts { file, debug_file: next(has_debug_file), supplement: next(has_supplement) })
+    let (debug_file, supplement) = (next(has_debug_file), next(has_supplement));
+    Ok(Parts { file, debug_file, supplement, with_debug_info })
 }
 
 fn reply(socket: &mut UnixStream, reply: &Reply) -> io::Result<()> {
