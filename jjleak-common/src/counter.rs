@@ -112,7 +112,7 @@ counters! {
     MappingOfAllocator = "mapping_of_allocator", Note;
     /// A Java frame has no name because its code or class was unloaded before it could be looked up; the figures are exact.
     UnnamedCode = "unnamed_code", Note;
-    /// The symbols of a mapped file could not be read, because the process that reads them failed on it; its frames have no names.
+    /// The process that reads symbols failed on a mapped file; its frames have no names, or neither lines nor inlined functions.
     SymbolsLost = "symbols_lost", Loss;
     /// The process ran another program (exec); accounting started again, without the old program's memory.
     Exec = "exec", Note;
