@@ -222,16 +222,22 @@ fn several_estimates_are_within_three_standard_errors() {
 #[test]
 fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_lower() {
     require_bpf!();
-    let mut program = Paced::start();
-    // A bound that the cost exceeds on machines where probes are cheap, too.
-    let jjleak = program.attach(&["--max-overhead", "10"]);
-    program.obey("press", 12_000);
+    // Bounds that have no room for all frees where probes are dear, and are never reached where they are cheap.
+    for bound in ["10", "20", "30"] {
+        let mut program = Paced::start();
+        let jjleak = program.attach(&["--max-overhead", bound]);
+        program.obey("press", 12_000);
+        let report = jjleak.interrupt().assert_done().report();
+        if report.live_unknown {
+            continue;
+        }
 
-    let report = jjleak.interrupt().assert_done().report();
-
-    assert!(report.windows.is_some_and(|windows| windows >= 3), "{:?}", report.windows);
-    let off = off(&report, figure(program.leaked_since_beginning_of(&report)));
-    assert!(off.abs() < THREE, "off by {off}");
+        assert!(report.windows.is_some_and(|windows| windows >= 3), "{:?}", report.windows);
+        let off = off(&report, figure(program.leaked_since_beginning_of(&report)));
+        assert!(off.abs() < THREE, "off by {off}");
+        return;
+    }
+    panic!("no bound has room for all frees");
 }
 
 /// A window, and its allocations that are live.
