@@ -51,7 +51,7 @@ pub trait Memory {
 }
 
 /// Page cache for memory that does not change and is read in small pieces.
-pub(super) struct Paged<'a, M> {
+pub(crate) struct Paged<'a, M> {
     memory: &'a M,
     pages: RefCell<HashMap<u64, Vec<u8>>>,
 }
@@ -61,7 +61,7 @@ const PAGE: usize = 4096;
 const MAX_PAGES: usize = 4096;
 
 impl<'a, M> Paged<'a, M> {
-    pub(super) fn new(memory: &'a M) -> Self {
+    pub(crate) fn new(memory: &'a M) -> Self {
         Self { memory, pages: RefCell::new(HashMap::new()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::classes::{Class, Classes};
 use super::{DirectBuffers, Reader, Reading, Unknown};
-use crate::jvm::Memory;
+use crate::jvm::{Memory, Paged};
 
 const MIRROR: &str = "java/lang/Class";
 const COUNTER: &str = "java/util/concurrent/atomic/AtomicLong";
@@ -13,7 +13,10 @@ const ATTEMPTS: usize = 3;
 
 pub(super) fn read<M: Memory>(reader: &Reader<'_, M>) -> Reading<DirectBuffers> {
     let classes = Classes::of(reader)?;
-    let [mirror, counter, bits, netty] = classes.find([MIRROR, COUNTER, BITS, NETTY])?;
+    // Thousands of classes are passed, each with several reads.
+    let paged =
+        Reader { memory: &Paged::new(reader.memory), structs: reader.structs, mappings: reader.mappings };
+    let [mirror, counter, bits, netty] = Classes::of(&paged)?.find([MIRROR, COUNTER, BITS, NETTY])?;
     let of = |class: Option<Class>| class.ok_or(Unknown::Undescribed);
     let (mirror, counter) = (of(mirror)?, of(counter)?);
     let counters =

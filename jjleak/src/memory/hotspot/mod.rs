@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::Kind;
 use crate::jvm::structs::Structs;
-use crate::jvm::{Error, Memory, counters};
+use crate::jvm::{Error, Memory, Paged, counters};
 use crate::processes::Mapping;
 
 pub use present::PresentMemory;
@@ -159,7 +159,7 @@ impl JvmMemory {
         symbol: impl Fn(&str) -> Option<u64>,
         mappings: &[Mapping],
     ) -> Result<Self, Error> {
-        let structs = Structs::read(described, &symbol)?;
+        let structs = Structs::read(&Paged::new(described), &symbol)?;
         let reader = Reader { memory, structs: &structs, mappings };
         let numbers = counters::numbers(memory, &structs);
         let number = |name: &str| {

@@ -158,6 +158,11 @@ impl NativeSymbols {
                 };
             }
         }
+        // A file's parts are then read one after the other: the child gives back those that it has read.
+        unknown
+            .by_module
+            .values_mut()
+            .for_each(|places| places.sort_unstable_by_key(|(_, address)| *address));
         unknown
     }
 
