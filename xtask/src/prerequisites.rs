@@ -74,8 +74,9 @@ const FOR_TESTS: &[Prerequisite] = &[
     archive("libjemalloc_pic.a", "libjemalloc-dev"),
     // Writes profiles that jjleak reads.
     program("heaptrack", "heaptrack"),
-    // Reads the profiles that jemalloc writes.
+    // Read the profiles that jemalloc and gperftools write.
     program("jeprof", "libjemalloc-dev"),
+    program("google-pprof", "google-perftools"),
     library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
     archive("libtcmalloc_minimal.a", "libgoogle-perftools-dev"),
     library("libmimalloc.so.2", "libmimalloc2.0"),

@@ -7,19 +7,14 @@ use std::process::Command;
 use jjleak::render::json::{Document, StackDocument};
 use tempfile::TempDir;
 
+use super::heap_profiles::{TCMALLOC, written_by_gperftools};
 use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::{require_library, require_program};
 
-const TCMALLOC: &str = "libtcmalloc.so.4";
-
 /// The profile that gperftools writes of the fixture at its end, as text, and the same as Go's pprof converts it without looking at any file.
 fn profiles(folder: &TempDir) -> [PathBuf; 2] {
-    let mut command = Command::new(compile::sampled());
-    command.env("LD_PRELOAD", TCMALLOC).env("HEAPPROFILE", folder.path().join("app"));
-    assert!(command.output().unwrap().status.success());
-    let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    let text = files.filter(|path| path.extension().is_some_and(|it| it == "heap")).max().unwrap();
+    let text = written_by_gperftools(folder);
     let pprof = folder.path().join("app.pb.gz");
     let mut go = Command::new("go");
     go.args(["tool", "pprof", "-proto", "-symbolize=none", "-output"]).arg(&pprof).arg(&text);

@@ -19,6 +19,7 @@ use crate::support::privilege::{require_library, require_program};
 use crate::support::process::Process;
 
 pub(crate) const JEMALLOC: &str = "libjemalloc.so.2";
+pub(crate) const TCMALLOC: &str = "libtcmalloc.so.4";
 
 /// Bytes by function.
 type Bytes = BTreeMap<String, f64>;
@@ -47,13 +48,27 @@ pub(crate) fn all_written_by_jemalloc(folder: &TempDir, when: &str) -> Vec<PathB
     profiles
 }
 
+/// The profile that gperftools writes of the fixture at its end.
+pub(crate) fn written_by_gperftools(folder: &TempDir) -> PathBuf {
+    let mut command = Command::new(compile::sampled());
+    command.env("LD_PRELOAD", TCMALLOC).env("HEAPPROFILE", folder.path().join("app"));
+    assert!(command.output().unwrap().status.success());
+    let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|it| it == "heap")).max().unwrap()
+}
+
 /// What jeprof says of each function alone.
 fn by_jeprof(option: &str, profile: &Path) -> Bytes {
     by_jeprof_with(&[option], profile)
 }
 
 fn by_jeprof_with(options: &[&str], profile: &Path) -> Bytes {
-    let mut command = Command::new("jeprof");
+    by_script("jeprof", options, profile)
+}
+
+/// The same of jeprof, or of the script that it comes from.
+fn by_script(script: &str, options: &[&str], profile: &Path) -> Bytes {
+    let mut command = Command::new(script);
     command.args(options).args(["--text", "--show_bytes"]).arg(compile::sampled()).arg(profile);
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -112,6 +127,23 @@ fn figures_of_a_jemalloc_profile_are_those_of_jeprof() {
     let lines = report.stacks.iter().flat_map(|stack| &stack.frames);
     let lines: Vec<_> = lines.filter(|frame| frame.symbol == "keep_small").map(|frame| frame.line).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| *line > 0), "{lines:?}");
+}
+
+#[test]
+fn figures_of_a_gperftools_profile_are_those_of_google_pprof() {
+    require_program!("google-pprof");
+    require_library!(TCMALLOC);
+    let folder = tempfile::tempdir().unwrap();
+    let profile = written_by_gperftools(&folder);
+
+    let report = Ended::of(["report", profile.to_str().unwrap(), "--format", "json"]).assert_done().report();
+
+    let live = by_jjleak(&report, |stack| stack.live.bytes);
+    assert_eq!(live.keys().collect::<Vec<_>>(), ["keep_large", "keep_small"]);
+    assert_equal(&live, &by_script("google-pprof", &["--inuse_space"], &profile));
+    let allocated = by_jjleak(&report, |stack| stack.allocated.bytes);
+    assert_eq!(allocated.len(), 3);
+    assert_equal(&allocated, &by_script("google-pprof", &["--alloc_space"], &profile));
 }
 
 #[test]
