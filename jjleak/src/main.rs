@@ -7,8 +7,8 @@ use tikv_jemallocator::Jemalloc;
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// One arena, because an arena for each thread would keep what other threads have freed. Free pages go back to the system within a
-/// millisecond: at once, they would come and go with each call, and attaching would take a fifth longer.
+/// One arena, because an arena for each thread would keep what other threads have freed. Free pages go back to the system when
+/// jemalloc next looks at them, a millisecond later or more: if they went at once, attaching to a JVM would take a fifth longer.
 // SAFETY: jemalloc reads this symbol as a string.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static CONFIGURATION: Option<&'static std::ffi::c_char> = {

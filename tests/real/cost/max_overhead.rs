@@ -222,7 +222,7 @@ fn several_estimates_are_within_three_standard_errors() {
 #[test]
 fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_lower() {
     require_bpf!();
-    // Bounds that have no room for all frees where probes are dear, and are never reached where they are cheap.
+    // The first bound has no room for all frees where probes are slow, and the last is never exceeded where they are fast.
     for bound in ["10", "20", "30"] {
         let mut program = Paced::start();
         let jjleak = program.attach(&["--max-overhead", bound]);

@@ -13,7 +13,7 @@ const ATTEMPTS: usize = 3;
 
 pub(super) fn read<M: Memory>(reader: &Reader<'_, M>) -> Reading<DirectBuffers> {
     let classes = Classes::of(reader)?;
-    // Thousands of classes are passed, each with several reads.
+    // Thousands of classes are looked at, each with several reads.
     let paged =
         Reader { memory: &Paged::new(reader.memory), structs: reader.structs, mappings: reader.mappings };
     let [mirror, counter, bits, netty] = Classes::of(&paged)?.find([MIRROR, COUNTER, BITS, NETTY])?;

@@ -21,7 +21,7 @@ use seccompiler::{
 
 use super::mapped_pages::MappedPages;
 
-/// Maximum number of bytes of memory that is not a mapped file. The debug information of a browser takes half of this.
+/// Maximum number of bytes of memory that is not a mapped file. The debug information of a browser takes some 128 MiB.
 const MAX_MEMORY_BYTES: u64 = 224 << 20;
 /// Maximum number of descriptors. It suffices for [`super::client::MAX_FILES`] files, each with two more, opened twice.
 const MAX_DESCRIPTORS: u64 = 1024;

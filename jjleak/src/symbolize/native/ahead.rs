@@ -158,7 +158,7 @@ impl NativeSymbols {
                 };
             }
         }
-        // A file's parts are then read one after the other: the child gives back those that it has read.
+        // In the order of addresses, each part of a file is read once: the child gives back the pages that it has read.
         unknown
             .by_module
             .values_mut()
