@@ -66,7 +66,7 @@ fn by_jeprof_with(options: &[&str], profile: &Path) -> Bytes {
     by_script("jeprof", options, profile)
 }
 
-/// The same of jeprof, or of the script that it comes from.
+/// The same for `jeprof`, or for `google-pprof`, which it was made from.
 fn by_script(script: &str, options: &[&str], profile: &Path) -> Bytes {
     let mut command = Command::new(script);
     command.args(options).args(["--text", "--show_bytes"]).arg(compile::sampled()).arg(profile);
@@ -99,12 +99,12 @@ fn by_jjleak(report: &Document, bytes: impl Fn(&StackDocument) -> u64) -> Bytes 
     all
 }
 
-/// jeprof truncates, jjleak rounds each stack.
+/// The scripts truncate, jjleak rounds each stack.
 fn assert_equal(ours: &Bytes, theirs: &Bytes) {
     let of_fixture = theirs.iter().filter(|(function, _)| ours.contains_key(*function));
-    assert_eq!(of_fixture.count(), ours.len(), "{ours:?}, jeprof {theirs:?}");
+    assert_eq!(of_fixture.count(), ours.len(), "{ours:?}, oracle {theirs:?}");
     for (function, bytes) in ours {
-        assert!((bytes - theirs[function]).abs() <= 2., "{function}: {bytes}, jeprof {}", theirs[function]);
+        assert!((bytes - theirs[function]).abs() <= 2., "{function}: {bytes}, oracle {}", theirs[function]);
     }
 }
 
