@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::difference::{Matching, StackKey};
-use crate::profile::{ProcessInfo, Profile, Totals, standard_error};
+use crate::profile::{BlockDetails, ProcessInfo, Profile, Totals, standard_error};
 
 /// Bytes and blocks of each stack in a saved profile.
 #[derive(Debug, Clone)]
@@ -72,8 +72,8 @@ impl Baseline {
                     objects: standard_error(objects + held.live_variance.1),
                 });
                 if stack.live.is_nothing() {
-                    stack.ages = None;
-                    stack.blocks.clear();
+                    let cohorts = stack.details.cohorts.clone();
+                    stack.details = BlockDetails { cohorts, ..BlockDetails::default() }.into();
                 }
             }
         }

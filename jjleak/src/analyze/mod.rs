@@ -77,7 +77,7 @@ impl SortBy {
                 Self::Size => i128::from(live.bytes),
                 Self::Count => i128::from(live.objects),
                 Self::Growth => i128::from(stack.growth),
-                Self::Age => stack.ages.map_or(-1, |ages| ages.oldest.as_nanos().cast_signed()),
+                Self::Age => stack.details.ages.map_or(-1, |ages| ages.oldest.as_nanos().cast_signed()),
             };
             (Reverse(first), Reverse(live.bytes), Reverse(live.objects), stack.id)
         });
@@ -177,7 +177,7 @@ mod tests {
         let mut profile = profile(&[(1, 50, 1), (2, 0, 0), (3, 30, 1)]);
         for (stack, oldest) in profile.stacks.iter_mut().zip([Some(5), None, Some(9)]) {
             let age = |seconds| Ages { oldest: Duration::from_secs(seconds), newest: Duration::ZERO };
-            stack.ages = oldest.map(age);
+            stack.details.ages = oldest.map(age);
         }
         assert_eq!(ids(&SortBy::Age.order(&profile)), [3, 1, 2]);
     }

@@ -22,6 +22,8 @@ pub use named::{Amount, NamedFile, NamedFormat, NamedFrame, NamedStack, is_named
 
 /// Maximum number of addresses in all stacks: 1 GiB.
 const MAX_ADDRESSES: u32 = 128 << 20;
+/// Maximum number of stacks in a [`Part`].
+pub const STACKS_PER_PART: usize = 1 << 14;
 /// First line of the list of mapped files, in the format of `/proc/PID/maps`.
 const MAPPED_FILES: [&str; 2] = ["MAPPED_LIBRARIES:", "--- Memory map:"];
 /// Maximum length of the list of mapped files: as for `/proc/PID/maps`.
@@ -32,21 +34,29 @@ const MAX_MAPPED_BYTES: usize = 32 << 20;
 pub struct HeapFile {
     /// Relation of the file's figures to those of the program.
     pub scaling: Scaling,
-    /// All stacks, in the order of the file.
-    stacks: Vec<Counted>,
-    /// Their addresses, one stack after the other: files have a million stacks.
-    addresses: Vec<u64>,
+    /// All stacks, in the order of the file. Files have a million: the memory of a part can be freed when its stacks have been used.
+    pub parts: Vec<Part>,
+    /// Number of addresses in all stacks.
+    addresses: u32,
     /// Mapped files, in the format of `/proc/PID/maps`.
     pub mapped: String,
     /// Lines that could not be read and are left out.
     pub damage: Option<Damage>,
 }
 
+/// Some stacks of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    stacks: Vec<Counted>,
+    /// Their addresses, one stack after the other.
+    addresses: Vec<u64>,
+}
+
 /// A stack as it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     counts: Counts,
-    /// Index after its last address in those of all stacks.
+    /// Index after its last address in those of the part.
     end: u32,
 }
 
@@ -92,25 +102,32 @@ pub enum Error {
     TooLarge,
 }
 
-impl HeapFile {
-    /// All stacks, in the order of the file.
+impl Part {
+    /// The stacks, in the order of the file. `scaling` is that of the file.
     #[must_use]
-    pub fn stacks(&self) -> impl ExactSizeIterator<Item = HeapStack<'_>> {
+    pub fn stacks(&self, scaling: Scaling) -> impl ExactSizeIterator<Item = HeapStack<'_>> {
         let mut begin = 0;
         self.stacks.iter().map(move |Counted { counts, end }| {
             let end = *end as usize;
-            let (live, allocated) = counts.estimates(self.scaling);
+            let (live, allocated) = counts.estimates(scaling);
             let addresses = &self.addresses[begin..end];
             begin = end;
             HeapStack { addresses, live, allocated }
         })
     }
+}
 
+impl HeapFile {
     fn add(&mut self, addresses: &[u64], counts: Counts) -> Result<(), Error> {
-        let end = self.addresses.len() + addresses.len();
-        let end = u32::try_from(end).ok().filter(|end| *end <= MAX_ADDRESSES).ok_or(Error::TooLarge)?;
-        self.addresses.extend_from_slice(addresses);
-        self.stacks.push(Counted { counts, end });
+        let total = u32::try_from(addresses.len()).ok().and_then(|more| self.addresses.checked_add(more));
+        self.addresses = total.filter(|total| *total <= MAX_ADDRESSES).ok_or(Error::TooLarge)?;
+        if self.parts.last().is_none_or(|part| part.stacks.len() >= STACKS_PER_PART) {
+            self.parts.push(Part::default());
+        }
+        let Some(part) = self.parts.last_mut() else { return Ok(()) };
+        part.addresses.extend_from_slice(addresses);
+        let end = u32::try_from(part.addresses.len()).map_err(|_| Error::TooLarge)?;
+        part.stacks.push(Counted { counts, end });
         Ok(())
     }
 }

@@ -20,6 +20,10 @@ fn read(text: &str) -> HeapFile {
     super::read(text.as_bytes()).unwrap()
 }
 
+fn stacks(heap: &HeapFile) -> Vec<HeapStack<'_>> {
+    heap.parts.iter().flat_map(|part| part.stacks(heap.scaling)).collect()
+}
+
 fn assert_near(value: f64, expected: f64) {
     assert!((value - expected).abs() <= expected * 1e-9, "{value}, expected {expected}");
 }
@@ -28,15 +32,15 @@ fn assert_near(value: f64, expected: f64) {
 fn jemallocs_figures_are_scaled_by_the_probability_of_a_sample() {
     let heap = read(THREADED);
 
-    assert_eq!((heap.stacks().len(), &heap.damage), (2, &None));
-    let addresses: Vec<_> = heap.stacks().map(|stack| stack.addresses).collect();
+    assert_eq!((stacks(&heap).len(), &heap.damage), (2, &None));
+    let addresses: Vec<_> = stacks(&heap).iter().map(|stack| stack.addresses).collect();
     assert_eq!(addresses, [&[0x1000, 0x2000][..], &[0x1000, 0x3000, 0x4000]]);
     // 1 / (1 - exp(-512 / 524288)) objects.
-    assert_near(heap.stacks().next().unwrap().live.objects, 1_024.500_081_38);
-    assert_near(heap.stacks().next().unwrap().live.bytes, 1_024.500_081_38 * 512.);
-    assert_eq!(heap.stacks().next().unwrap().allocated, None, "not recorded");
-    assert_near(heap.stacks().nth(1).unwrap().live.objects, 2. / (1. - (-1_f64).exp()));
-    assert_near(heap.stacks().nth(1).unwrap().allocated.unwrap().objects, 4. / (1. - (-1_f64).exp()));
+    assert_near(stacks(&heap).first().unwrap().live.objects, 1_024.500_081_38);
+    assert_near(stacks(&heap).first().unwrap().live.bytes, 1_024.500_081_38 * 512.);
+    assert_eq!(stacks(&heap).first().unwrap().allocated, None, "not recorded");
+    assert_near(stacks(&heap).get(1).unwrap().live.objects, 2. / (1. - (-1_f64).exp()));
+    assert_near(stacks(&heap).get(1).unwrap().allocated.unwrap().objects, 4. / (1. - (-1_f64).exp()));
     assert_eq!(heap.mapped, "1000-5000 r-xp 00000000 fd:01 7 /opt/program\n");
 }
 
@@ -45,7 +49,7 @@ fn a_sample_of_every_allocation_is_exact() {
     let heap = read(&THREADED.replace("heap_v2/524288", "heap_v2/1"));
     assert_eq!(heap.scaling, Scaling::Exact);
     assert_eq!(
-        heap.stacks().next().unwrap().live,
+        stacks(&heap).first().unwrap().live,
         Estimate { objects: 1., bytes: 512., ..Estimate::default() }
     );
 }
@@ -67,7 +71,7 @@ fn a_line_of_an_older_format_is_a_stack() {
         "heap profile:  3:  300 [ 5:  700] @ heapprofile\n     2:  200 [ 3: 500] @ 0x10 0x20\n\nMAPPED_LIBRARIES:\n",
     );
     assert_eq!(heap.damage, None);
-    let stack = heap.stacks().next().unwrap();
+    let stack = &stacks(&heap)[0];
     assert_eq!((stack.addresses, stack.live.bytes), (&[0x10, 0x20][..], 200.));
     assert_eq!(stack.allocated.map(|allocated| allocated.objects), Some(3.));
 }
@@ -76,7 +80,7 @@ fn a_line_of_an_older_format_is_a_stack() {
 fn damaged_lines_are_counted_and_the_rest_is_read() {
     let damaged = THREADED.replace("@ 0x1000 0x2000", "@ 0x1000 0xxyz");
     let heap = read(&damaged);
-    assert_eq!(heap.stacks().len(), 1);
+    assert_eq!(stacks(&heap).len(), 1);
     let reason = "an address is not a hexadecimal number";
     assert_eq!(heap.damage, Some(Damage { lines: 1, first: 4, reason }));
 }
@@ -84,7 +88,7 @@ fn damaged_lines_are_counted_and_the_rest_is_read() {
 #[test]
 fn a_file_that_was_cut_off_says_so() {
     let heap = read(&THREADED[..THREADED.find("  t*: 2").unwrap()]);
-    assert_eq!(heap.stacks().len(), 1);
+    assert_eq!(stacks(&heap).len(), 1);
     let reason = "the file ends within a stack";
     assert_eq!(heap.damage, Some(Damage { lines: 2, first: 7, reason }));
 }
@@ -101,8 +105,8 @@ fn a_line_without_an_end_takes_little_memory() {
     let endless =
         format!("heap_v2/1\n@ {}\n@ 0x1\n  t*: 1: 1 [0: 0]\nMAPPED_LIBRARIES:\n", "0x1 ".repeat(1 << 20));
     let heap = read(&endless);
-    assert_eq!(heap.stacks().len(), 1);
-    assert_eq!(heap.stacks().next().unwrap().addresses, [1]);
+    assert_eq!(stacks(&heap).len(), 1);
+    assert_eq!(stacks(&heap).first().unwrap().addresses, [1]);
     assert_eq!(heap.damage, Some(Damage { lines: 1, first: 2, reason: "it is too long" }));
 }
 
@@ -110,7 +114,7 @@ proptest! {
     #[test]
     fn any_text_is_read(text in "(heap_v2/[0-9]{0,7}|heap profile: [0-9: \\[\\]@]{0,30})\n([@t*: 0-9x\\[\\]\n-]{0,40}\n){0,20}") {
         if let Ok(heap) = super::read(text.as_bytes()) {
-            for stack in heap.stacks() {
+            for stack in stacks(&heap) {
                 prop_assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
             }
         }

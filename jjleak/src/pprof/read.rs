@@ -17,10 +17,10 @@ use super::comments::Comments;
 use super::elements::{self, MAX_ELEMENT_BYTES};
 use super::error::{Error, Malformed};
 use super::limits::{Budget, MAX_BYTES, MAX_FRAME_BYTES, decompressed};
-use super::proto::{self, Sample, SampleDetail};
+use super::proto::{self, AgesDetail, BlockDetail, Sample, SampleDetail};
 use super::tables::Tables;
 use super::{SAMPLE_TYPES, thread, verdicts};
-use crate::profile::{Ages, Block, DistinctIds, Moment, Profile, StackProfile, Totals};
+use crate::profile::{Ages, Block, BlockDetails, DistinctIds, Moment, Profile, StackProfile, Totals};
 
 /// Result of reading a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,14 +182,17 @@ fn add_detail(stack: &mut StackProfile, detail: &SampleDetail, tables: &Tables<'
     }
     stack.growth = detail.growth;
     stack.live_error = detail.live_error.map(|error| Totals { bytes: error.bytes, objects: error.objects });
-    stack.ages = detail.ages.map(|ages| Ages {
+    let ages = |ages: AgesDetail| Ages {
         oldest: Duration::from_nanos(ages.oldest),
         newest: Duration::from_nanos(ages.newest),
-    });
-    let blocks = detail.block.iter();
-    stack.blocks = blocks
-        .map(|block| Block { address: block.address, size: block.size, age: Duration::from_nanos(block.age) })
-        .collect();
+    };
+    let block = |block: &BlockDetail| Block {
+        address: block.address,
+        size: block.size,
+        age: Duration::from_nanos(block.age),
+    };
+    let blocks = detail.block.iter().map(block).collect();
+    stack.details = BlockDetails { ages: detail.ages.map(ages), blocks, ..BlockDetails::default() }.into();
     Ok(())
 }
 

@@ -135,7 +135,7 @@ impl<'a> Tables<'a> {
 
     fn detail(&mut self, stack: &StackProfile) -> SampleDetail {
         let totals = |Totals { bytes, objects }| TotalsDetail { bytes, objects };
-        let blocks = stack.blocks.iter().map(|block| BlockDetail {
+        let blocks = stack.details.blocks.iter().map(|block| BlockDetail {
             address: block.address,
             size: block.size,
             age: nanoseconds(block.age),
@@ -143,7 +143,7 @@ impl<'a> Tables<'a> {
         SampleDetail {
             stack_id: stack.id,
             status: self.string(stack.status.name()),
-            ages: stack.ages.map(|ages| AgesDetail {
+            ages: stack.details.ages.map(|ages| AgesDetail {
                 oldest: nanoseconds(ages.oldest),
                 newest: nanoseconds(ages.newest),
             }),

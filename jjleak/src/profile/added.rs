@@ -49,7 +49,7 @@ impl Profile {
             for mut stack in all {
                 let known = places.find(&stack, stacks.len());
                 if let Some(known) = known {
-                    add(&mut stacks[known], stack, blocks_per_stack);
+                    add(&mut stacks[known], &stack, blocks_per_stack);
                     continue;
                 }
                 stack.id = ids.distinct(stack.id);

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use jjleak_common::counter::{Counter, Kind};
 use smallvec::SmallVec;
 
-use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, SourceKind, StackProfile, Totals};
+use super::{
+    Ages, Block, BlockDetails, Cohort, Coverage, ProcessInfo, Profile, SourceKind, StackProfile, Totals,
+};
 use crate::snapshot::{self, Cohorts, LiveBlocks, NamedStack, Snapshot, StackUse};
 
 impl Profile {
@@ -75,6 +77,16 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
     let has_error =
         coverage.is_estimate() && (coverage.knows_live() || coverage.source == SourceKind::JavaHeap);
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
+    let details = BlockDetails {
+        cohorts: cohorts(used.cohorts),
+        ages: (used.live.objects > 0 && !coverage.combined && coverage.knows_live())
+            .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
+        blocks: used
+            .blocks
+            .iter()
+            .map(|block| Block { address: block.address, size: block.size, age: age(block.time_ns) })
+            .collect(),
+    };
     StackProfile {
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
@@ -84,14 +96,7 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
             objects: standard_error(used.live.objects_variance),
         }),
         growth: 0,
-        cohorts: cohorts(used.cohorts),
-        ages: (used.live.objects > 0 && !coverage.combined && coverage.knows_live())
-            .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
-        blocks: used
-            .blocks
-            .iter()
-            .map(|block| Block { address: block.address, size: block.size, age: age(block.time_ns) })
-            .collect(),
+        details: details.into(),
         status: named.status,
         frames: named.frames,
     }
@@ -192,12 +197,15 @@ mod tests {
         });
         let stack = &profile.stacks[0];
         assert_eq!(
-            stack.ages,
+            stack.details.ages,
             Some(Ages { oldest: Duration::from_millis(10), newest: Duration::from_millis(8) })
         );
         let cohort = Cohort { interval: 1, live: Totals { bytes: 48, objects: 2 } };
-        assert_eq!(stack.cohorts[..], [cohort]);
-        assert_eq!(stack.blocks, [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]);
+        assert_eq!(stack.details.cohorts[..], [cohort]);
+        assert_eq!(
+            stack.details.blocks,
+            [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]
+        );
         assert_eq!((stack.live_error, profile.live_error()), (None, None));
         let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };
         let estimate = Profile::build(snapshot, process, span, sampled, |_, _| named.clone());

@@ -4,6 +4,7 @@
 //! [`crate::analyze`] ranks and [`crate::render`] writes. It does not depend on BPF, /proc or clocks.
 
 mod added;
+mod block_details;
 mod build;
 mod callers;
 mod cost;
@@ -26,8 +27,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
-use smallvec::SmallVec;
 
+pub use block_details::{BlockDetails, Details};
 pub use frame_numbers::FrameNumbers;
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
@@ -339,12 +340,8 @@ pub struct StackProfile {
     pub live_error: Option<Totals>,
     /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
     pub growth: i64,
-    /// Live totals by time of allocation, without empty cohorts; empty if ages are unknown.
-    pub cohorts: SmallVec<[Cohort; 1]>,
-    /// Ages of the live blocks; `None` without live blocks, or if ages are unknown.
-    pub ages: Option<Ages>,
-    /// The largest live blocks, if the [`Coverage`] asks for them.
-    pub blocks: Vec<Block>,
+    /// Details of the live blocks.
+    pub details: Details,
     /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
@@ -361,9 +358,7 @@ impl StackProfile {
             allocated,
             live_error: None,
             growth: 0,
-            cohorts: SmallVec::new(),
-            ages: None,
-            blocks: Vec::new(),
+            details: Details::default(),
             status: StackStatus::Foreign,
             frames,
         }

@@ -1,14 +1,11 @@
 //! Threads of stacks, and profiles merged across threads.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use jjleak_common::stack::StackStatus;
 
-use super::{
-    Ages, Cohort, FrameKind, Profile, SharedFrame, StackIds, StackProfile, Thread, Totals, root_of_squares,
-};
+use super::{FrameKind, Profile, SharedFrame, StackIds, StackProfile, Thread, Totals, root_of_squares};
 
 impl StackProfile {
     /// Thread of the stack; `None` if threads are not distinguished.
@@ -38,7 +35,7 @@ impl Profile {
                 stacks.push(StackProfile { frames, ..stack });
             } else {
                 ids.insert(stack.id, stacks[place].id);
-                add(&mut stacks[place], stack, self.coverage.blocks_per_stack);
+                add(&mut stacks[place], &stack, self.coverage.blocks_per_stack);
             }
         }
         for verdict in &mut self.verdicts {
@@ -68,7 +65,7 @@ fn without_thread(frames: &Arc<[SharedFrame]>) -> Arc<[SharedFrame]> {
 }
 
 /// Adds the allocations of another thread with the same stack.
-pub(super) fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize) {
+pub(super) fn add(sum: &mut StackProfile, more: &StackProfile, most_blocks: usize) {
     sum.live = [sum.live, more.live].into_iter().sum();
     sum.allocated = [sum.allocated, more.allocated].into_iter().sum();
     sum.growth = sum.growth.saturating_add(more.growth);
@@ -79,24 +76,7 @@ pub(super) fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize
         }),
         (one, other) => one.or(other),
     };
-    sum.ages = match (sum.ages, more.ages) {
-        (Some(one), Some(other)) => {
-            Some(Ages { oldest: one.oldest.max(other.oldest), newest: one.newest.min(other.newest) })
-        }
-        (one, other) => one.or(other),
-    };
-    for cohort in more.cohorts {
-        match sum.cohorts.binary_search_by_key(&cohort.interval, |known| known.interval) {
-            Ok(place) => {
-                let Cohort { live, .. } = &mut sum.cohorts[place];
-                *live = [*live, cohort.live].into_iter().sum();
-            }
-            Err(place) => sum.cohorts.insert(place, cohort),
-        }
-    }
-    sum.blocks.extend(more.blocks);
-    sum.blocks.sort_by_key(|block| (Reverse(block.size), block.address));
-    sum.blocks.truncate(most_blocks);
+    sum.details.add(&more.details, most_blocks);
 }
 
 #[cfg(test)]
@@ -104,6 +84,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::profile::{Ages, Cohort};
     use crate::profile::{Frame, Verdict};
     use crate::render::sample;
 
@@ -156,13 +137,13 @@ mod tests {
         };
         let cohort = |interval, bytes| Cohort { interval, live: Totals { bytes, objects: 1 } };
         profile.stacks.truncate(2);
-        profile.stacks[0].ages = ages(9, 4);
-        profile.stacks[1].ages = ages(7, 1);
-        profile.stacks[0].cohorts = [cohort(1, 10), cohort(4, 20)].into_iter().collect();
-        profile.stacks[1].cohorts = [cohort(2, 30), cohort(4, 40)].into_iter().collect();
+        profile.stacks[0].details.ages = ages(9, 4);
+        profile.stacks[1].details.ages = ages(7, 1);
+        profile.stacks[0].details.cohorts = [cohort(1, 10), cohort(4, 20)].into_iter().collect();
+        profile.stacks[1].details.cohorts = [cohort(2, 30), cohort(4, 40)].into_iter().collect();
         let stack = profile.across_threads().stacks.remove(0);
-        assert_eq!(stack.ages, ages(9, 1));
+        assert_eq!(stack.details.ages, ages(9, 1));
         let sum = Cohort { interval: 4, live: Totals { bytes: 60, objects: 2 } };
-        assert_eq!(stack.cohorts[..], [cohort(1, 10), cohort(2, 30), sum]);
+        assert_eq!(stack.details.cohorts[..], [cohort(1, 10), cohort(2, 30), sum]);
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use jiff::tz::{TimeZone, offset};
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
-use smallvec::SmallVec;
 
 use super::{Contents, GraphLimits, Options, Value};
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::{
-    Ages, Basis, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
-    Profile, Rate, SharedFrame, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Ages, Basis, BlockDetails, Details, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point,
+    ProcessInfo, ProcessKind, Profile, Rate, SharedFrame, StackProfile, Survival, Totals, Verdict,
+    VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -65,9 +65,7 @@ pub(crate) fn empty_stack() -> StackProfile {
         allocated: Totals::default(),
         live_error: None,
         growth: 0,
-        cohorts: SmallVec::new(),
-        ages: None,
-        blocks: Vec::new(),
+        details: Details::default(),
         status: StackStatus::Complete,
         frames: Arc::default(),
     }
@@ -151,9 +149,7 @@ fn stack(
         allocated: totals(allocated),
         live_error: None,
         growth: 0,
-        cohorts: SmallVec::new(),
-        ages: (live.1 > 0).then_some(ages),
-        blocks: Vec::new(),
+        details: BlockDetails { ages: (live.1 > 0).then_some(ages), ..BlockDetails::default() }.into(),
         status,
         frames: shared(frames),
     }

@@ -204,7 +204,7 @@ fn write_stack(
     if sort == SortBy::Growth {
         write!(out, ", {:+} bytes since the last report", stack.growth)?;
     }
-    if let Some(ages) = stack.ages {
+    if let Some(ages) = stack.details.ages {
         let (oldest, newest) = (units::duration(ages.oldest), units::duration(ages.newest));
         if oldest == newest {
             write!(out, ", {oldest} old")?;
@@ -221,12 +221,12 @@ fn write_stack(
 
 /// Lists blocks like bcc's memleak, and the number of further blocks.
 fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) -> io::Result<()> {
-    for block in &stack.blocks {
+    for block in &stack.details.blocks {
         let Block { address, size, age } = *block;
         writeln!(out, "\taddr = {address:x} size = {size} ({} old)", units::duration(age))?;
     }
     // With sampling, the number of further blocks is unknown.
-    let more = stack.live.objects.saturating_sub(stack.blocks.len() as u64);
+    let more = stack.live.objects.saturating_sub(stack.details.blocks.len() as u64);
     if coverage.blocks_per_stack > 0 && more > 0 && !coverage.is_estimate() {
         writeln!(out, "\tand {more} more allocations from this stack")?;
     }
@@ -396,7 +396,8 @@ mod tests {
         profile.coverage.blocks_per_stack = 1;
         let block = Block { address: 0x55d0_1234, size: 64, age: Duration::from_millis(1_250) };
         let live = Totals { bytes: 80, objects: 3 };
-        profile.stacks = vec![StackProfile { live, blocks: vec![block], ..sample::empty_stack() }];
+        profile.stacks = vec![StackProfile { live, ..sample::empty_stack() }];
+        profile.stacks[0].details.blocks.push(block);
         let text = text(&profile, 10);
         let blocks = "\taddr = 55d01234 size = 64 (1.2 s old)\n\tand 2 more allocations from this stack\n";
         assert!(text.contains(blocks), "{text}");

@@ -1,12 +1,13 @@
 //! Stacks merged from one end, for flame graphs.
 
+mod merge;
+
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::label::{NO_STACK, label};
 use crate::analyze::Difference;
-use crate::fast_map::FastMap;
 use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
+use merge::{Following, Merge};
 
 /// A stack with its live memory in one profile, or in the first and the second of two.
 #[derive(Debug, Clone, Copy)]
@@ -51,68 +52,54 @@ pub(super) struct Node<'a> {
     pub(super) own_width: Totals,
 }
 
-/// A frame of a stack: its number in [`Labels`] and the frame, or none for a stack without frames.
-type Step<'a> = (u32, Option<&'a SharedFrame>);
-
 impl<'a> FlameTree<'a> {
     /// Merges the outstanding stacks of a profile; if inverted, from the allocation function on.
     pub(super) fn of(profile: &'a Profile, inverted: bool) -> Self {
-        let outstanding = profile.stacks.iter().filter(|stack| !stack.live.is_nothing());
-        let stacks = outstanding.map(|stack| FlameStack {
-            frames: &stack.frames,
-            before: Totals::default(),
-            live: stack.live,
-        });
-        Self::new(stacks.collect(), inverted)
+        let stack = |index: usize| {
+            let stack = &profile.stacks[index];
+            FlameStack { frames: &stack.frames, before: Totals::default(), live: stack.live }
+        };
+        Self::new(profile.stacks.len(), stack, inverted)
     }
 
     /// Merges the stacks of two profiles.
     pub(super) fn of_difference(difference: &'a Difference<'_>, inverted: bool) -> Self {
-        let stacks = difference.stacks.iter().map(|stack| FlameStack {
-            frames: &stack.frames,
-            before: stack.before,
-            live: stack.after,
-        });
-        Self::new(stacks.collect(), inverted)
+        let stack = |index: usize| {
+            let stack = &difference.stacks[index];
+            FlameStack { frames: &stack.frames, before: stack.before, live: stack.after }
+        };
+        Self::new(difference.stacks.len(), stack, inverted)
     }
 
-    fn new(stacks: Vec<FlameStack<'a>>, inverted: bool) -> Self {
-        let labels = Labels::of(&stacks);
-        let width = stacks.iter().map(FlameStack::width).sum();
-        let mut paths: Vec<_> =
-            stacks.into_iter().map(|stack| (labels.path(stack.frames, inverted), stack)).collect();
-        // What is common to two stacks is then common to all stacks between them.
-        paths.sort_by(|(one, _), (other, _)| numbers(one).cmp(numbers(other)));
-        let mut tree = Self { nodes: Vec::new(), width };
-        // The last stack's nodes, and their labels.
-        let mut open: Vec<(usize, u32)> = Vec::new();
-        for (path, stack) in paths {
-            let common = open.iter().zip(&path).take_while(|((_, open), (step, _))| open == step).count();
-            open.drain(common..).rev().for_each(|(index, _)| tree.close(index));
-            for (label, _) in &path[common..] {
-                open.push((tree.nodes.len(), *label));
-                let parent = open.len().checked_sub(2).map(|parent| open[parent].0);
-                tree.nodes.push(labels.node(*label, parent));
+    fn new(count: usize, stack: impl Fn(usize) -> FlameStack<'a>, inverted: bool) -> Self {
+        let stack = |index: u32| stack(index as usize);
+        let mut stacks: Vec<_> = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
+        stacks.retain(|index| !stack(*index).width().is_nothing());
+        let mut tree =
+            Self { nodes: Vec::new(), width: stacks.iter().map(|index| stack(*index).width()).sum() };
+        let all = 0..stacks.len();
+        let mut merge = Merge::new(stack, stacks, inverted);
+        // Nodes that are not in the tree yet, with their depth and stacks, the next one last.
+        let roots = merge.following(None, 0, all).children;
+        let mut waiting: Vec<_> = roots.into_iter().rev().map(|(root, stacks)| (root, 0, stacks)).collect();
+        while let Some((mut node, depth, stacks)) = waiting.pop() {
+            let depth = depth + 1;
+            let Following { children, ended } = merge.following(Some(tree.nodes.len()), depth, stacks);
+            node.own_width = ended;
+            for (child, stacks) in children.into_iter().rev() {
+                if tree.is_visible(&child) {
+                    waiting.push((child, depth, stacks));
+                } else {
+                    add(&mut node.own_width, child.width);
+                }
             }
-            for ((index, _), (_, frame)) in open.iter().zip(path) {
-                tree.nodes[*index].add(&stack, frame);
-            }
-            if let Some((last, _)) = open.last() {
-                add(&mut tree.nodes[*last].own_width, stack.width());
-            }
+            tree.nodes.push(node);
         }
-        open.into_iter().rev().for_each(|(index, _)| tree.close(index));
         tree
     }
 
-    /// Drops a node whose stacks have all been added, with the nodes behind it, if it is too narrow to be seen.
-    fn close(&mut self, index: usize) {
-        let Node { parent: Some(parent), width, .. } = self.nodes[index] else { return };
-        if is_visible(width.bytes, self.width.bytes) || is_visible(width.objects, self.width.objects) {
-            return;
-        }
-        self.nodes.truncate(index);
-        add(&mut self.nodes[parent].own_width, width);
+    fn is_visible(&self, Node { width, .. }: &Node<'_>) -> bool {
+        is_visible(width.bytes, self.width.bytes) || is_visible(width.objects, self.width.objects)
     }
 
     /// Kinds of frame that occur.
@@ -133,76 +120,12 @@ fn add(sum: &mut Totals, more: Totals) {
     *sum = [*sum, more].into_iter().sum();
 }
 
-fn numbers<'path>(path: &'path [Step<'_>]) -> impl Iterator<Item = u32> + 'path {
-    path.iter().map(|(number, _)| *number)
-}
-
-impl<'a> Node<'a> {
-    fn add(&mut self, stack: &FlameStack<'_>, frame: Option<&'a SharedFrame>) {
-        if let Some(place) = frame.and_then(|frame| place(frame))
-            && let Err(at) = self.places.binary_search(&place)
-        {
-            self.places.reserve_exact(1);
-            self.places.insert(at, place);
-        }
-        add(&mut self.before, stack.before);
-        add(&mut self.live, stack.live);
-        add(&mut self.width, stack.width());
-    }
-}
-
-/// Labels and kinds of all frames, numbered in their order.
-struct Labels {
-    sorted: Vec<(Rc<str>, FrameKind)>,
-    /// Numbers by address of the frame: stacks share frames.
-    numbers: FastMap<*const Frame, u32>,
-    no_stack: u32,
-}
-
-impl Labels {
-    fn of(stacks: &[FlameStack<'_>]) -> Self {
-        let frames: FastMap<_, _> = stacks
-            .iter()
-            .flat_map(|stack| stack.frames)
-            .map(|frame| (SharedFrame::as_ptr(frame), frame))
-            .collect();
-        let of = |frame: &Frame| (Rc::from(&*label(frame)), frame.kind);
-        let labels: Vec<_> = frames.into_iter().map(|(address, frame)| (of(frame), address)).collect();
-        let none = (Rc::from(NO_STACK), FrameKind::Unknown);
-        let sorted: BTreeSet<_> = labels.iter().map(|(label, _)| label).chain([&none]).cloned().collect();
-        let sorted: Vec<_> = sorted.into_iter().collect();
-        let number = |label| u32::try_from(sorted.partition_point(|other| other < label)).unwrap_or(u32::MAX);
-        let no_stack = number(&none);
-        let numbers = labels.iter().map(|(label, address)| (*address, number(label))).collect();
-        Self { sorted, numbers, no_stack }
-    }
-
-    /// The frames of a stack, root first unless it is inverted.
-    fn path<'a>(&self, frames: &'a [SharedFrame], inverted: bool) -> Vec<Step<'a>> {
-        if frames.is_empty() {
-            return vec![(self.no_stack, None)];
-        }
-        let step = |frame: &'a SharedFrame| (self.numbers[&SharedFrame::as_ptr(frame)], Some(frame));
-        let mut path: Vec<_> = frames.iter().map(step).collect();
-        if !inverted {
-            path.reverse();
-        }
-        path
-    }
-
-    fn node<'a>(&self, number: u32, parent: Option<usize>) -> Node<'a> {
-        let (label, kind) = &self.sorted[number as usize];
-        let nothing = Totals::default();
-        Node {
-            parent,
-            label: Rc::clone(label),
-            kind: *kind,
-            places: Vec::new(),
-            before: nothing,
-            live: nothing,
-            width: nothing,
-            own_width: nothing,
-        }
+impl Node<'_> {
+    /// A node without stacks.
+    const fn new(parent: Option<usize>, label: Rc<str>, kind: FrameKind) -> Self {
+        let nothing = Totals { bytes: 0, objects: 0 };
+        let (before, live, width, own_width) = (nothing, nothing, nothing, nothing);
+        Self { parent, label, kind, places: Vec::new(), before, live, width, own_width }
     }
 }
 
@@ -232,7 +155,7 @@ mod tests {
         let profile = sample::profile();
         let tree = FlameTree::of(&profile, true);
         let roots = tree.nodes.iter().filter(|node| node.parent.is_none());
-        assert_eq!(roots.map(|node| &*node.label).collect::<Vec<_>>(), [NO_STACK, "malloc"]);
+        assert_eq!(roots.map(|node| &*node.label).collect::<Vec<_>>(), ["[no stack]", "malloc"]);
     }
 
     #[test]
@@ -244,7 +167,7 @@ mod tests {
             before: totals(before),
             live: totals(live),
         });
-        let tree = FlameTree::new(stacks.to_vec(), false);
+        let tree = FlameTree::new(stacks.len(), |index| stacks[index], false);
         let node = &tree.nodes[0];
         assert_eq!((node.before.bytes, node.live.bytes, node.width.bytes), (9, 5, 12));
     }
@@ -262,7 +185,7 @@ mod tests {
             before: Totals::default(),
             live: Totals { bytes: *bytes, objects: *bytes },
         });
-        let tree = FlameTree::new(stacks.to_vec(), false);
+        let tree = FlameTree::new(stacks.len(), |index| stacks[index], false);
         let nodes: Vec<_> = tree.nodes.iter().map(|node| (&*node.label, node.own_width.bytes)).collect();
         assert_eq!(nodes, [("main", 2), ("wide", 1_000_000)]);
     }

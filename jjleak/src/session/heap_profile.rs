@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, Read};
+use std::mem;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,7 +15,8 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use super::Header;
 use super::debuginfod::{Debuginfod, DebuginfodServers};
 use super::saved_series::{Instance, SavedProfile};
-use crate::heap_files::{self, Damage, Estimate, HeapFile, Scaling};
+use crate::fast_map::{FastMap, FastSet};
+use crate::heap_files::{self, Damage, Estimate, Part, Scaling};
 use crate::perf_map::{self, NamedRanges};
 use crate::processes::{FileSources, FileStore, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
@@ -28,8 +30,6 @@ use crate::symbolize::{StackNames, Symbolizer, generated};
 /// Maximum length of a perf map.
 const MAX_PERF_MAP: u64 = perf_map::MAX_BYTES;
 
-/// Number of stacks that are named together.
-const NAMED_AT_ONCE: usize = 1 << 16;
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
 
@@ -42,7 +42,7 @@ pub(super) fn read(
     sources: &FileSources,
     names: &mut StackNames,
 ) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
-    let heap = heap_files::read(file)?;
+    let mut heap = heap_files::read(file)?;
     let mut remarks = Vec::new();
     remarks.extend(heap.damage.as_ref().map(damaged));
     let mappings = mappings(&heap.mapped, &mut remarks);
@@ -50,8 +50,8 @@ pub(super) fn read(
     remarks.extend(remarks_on(&saved));
     let process = process(path, &mappings);
     let instance = instance(process.pid, &mappings);
-    let perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
-    let stacks = named(&heap, &saved, &mappings, &perf_map, names);
+    let mut perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
+    let stacks = named(mem::take(&mut heap.parts), heap.scaling, &saved, &mappings, &mut perf_map, names);
     let profile = of_file(taken_at, process, sampling(heap.scaling), stacks);
     Ok((SavedProfile { profile, instance }, remarks))
 }
@@ -177,37 +177,50 @@ const fn sampling(scaling: Scaling) -> Sampling {
 
 /// The stacks, with names.
 fn named(
-    heap: &HeapFile,
+    parts: Vec<Part>,
+    scaling: Scaling,
     saved: &SavedMappings,
     mappings: &[Mapping],
-    perf_map: &PerfMapFile,
+    perf_map: &mut PerfMapFile,
     names: &mut StackNames,
 ) -> Vec<StackProfile> {
-    let unmapped = Paths::new(mappings);
-    let is_estimate = sampling(heap.scaling).is_estimate();
+    let mut unopened = Paths::new(mappings);
+    let is_estimate = sampling(scaling).is_estimate();
     let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
-    let mut ids = DistinctIds::default();
-    let mut stacks = heap.stacks();
-    let mut profiled = Vec::with_capacity(stacks.len());
-    loop {
-        let some: Vec<_> = stacks.by_ref().take(NAMED_AT_ONCE).collect();
-        if some.is_empty() {
-            return profiled;
-        }
-        let raw: Vec<_> = some.iter().map(|stack| raw_stack(stack.addresses)).collect();
-        let rows = || (0_u32..).take(raw.len());
-        let mut of_process = names.of_process(&saved.modules);
-        of_process.look_up(rows(), |row| raw.get(row as usize));
-        for ((row, stack), raw) in rows().zip(some).zip(&raw) {
-            let frames = of_process.name(row, || Some(raw.clone())).frames;
-            let frames = perf_map.add(unmapped.add(within_program(&frames)), is_jvm);
+    let mut profiled = Vec::with_capacity(parts.iter().map(|part| part.stacks(scaling).len()).sum());
+    let mut of_process = names.of_process(&saved.modules);
+    let mut allocator = AllocatorFrames::default();
+    of_process.look_up_all(words(&parts).iter());
+    // The memory of each part is freed before the next.
+    for part in parts {
+        for stack in part.stacks(scaling) {
+            let mut frames = of_process.frames(&raw_stack(stack.addresses));
+            unopened.add(&mut frames);
+            frames.drain(..allocator.count(&frames));
+            let frames = perf_map.add(frames, is_jvm);
             let (live, live_error) = totals(stack.live);
             let allocated = stack.allocated.map_or(live, |allocated| totals(allocated).0);
-            let of_file = StackProfile::foreign(ids.of(stack.addresses), live, allocated, frames.into());
+            let of_file =
+                StackProfile::foreign(DistinctIds::hash(stack.addresses), live, allocated, frames.into());
             profiled.push(StackProfile { live_error: is_estimate.then_some(live_error), ..of_file });
         }
-        names.forget(&rows().collect());
     }
+    names.forget_unused();
+    DistinctIds::make_distinct(&mut profiled);
+    profiled
+}
+
+/// Few stacks that have all addresses: each that is the innermost of a stack, and all others in one.
+fn words(parts: &[Part]) -> Vec<RawStack> {
+    let (mut innermost, mut others) = (FastSet::default(), FastSet::default());
+    for stack in parts.iter().flat_map(|part| part.stacks(Scaling::Exact)) {
+        if let [first, rest @ ..] = stack.addresses {
+            innermost.insert(*first);
+            others.extend(rest);
+        }
+    }
+    let all: Vec<_> = innermost.iter().take(1).chain(&others).copied().collect();
+    innermost.iter().map(|address| raw_stack(&[*address])).chain([raw_stack(&all)]).collect()
 }
 
 /// Names of the stacks of heap profiles. Those of a file are read once for all profiles.
@@ -220,12 +233,25 @@ pub(super) fn raw_stack(addresses: &[u64]) -> RawStack {
     RawStack { status: StackStatus::Foreign, found: FoundMappings::default(), thread: 0, frames }
 }
 
-/// The stack from the allocation function on that the program has called. Without names, it is the last function of the allocator's
-/// file.
-pub(super) fn within_program(frames: &[SharedFrame]) -> &[SharedFrame] {
-    let is_allocation = |frame: &SharedFrame| is_allocation_function(&frame.symbol);
-    let of_file = || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
-    &frames[frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)..]
+/// Frames of the allocator's own functions.
+#[derive(Default)]
+pub(super) struct AllocatorFrames {
+    /// True for an allocation function, by the address of the frame, which is kept so that no other has this address.
+    allocate: FastMap<*const Frame, (SharedFrame, bool)>,
+}
+
+impl AllocatorFrames {
+    /// Number of innermost frames before the allocation function that the program has called. Without names, that is the last function of
+    /// the allocator's file.
+    pub(super) fn count(&mut self, frames: &[SharedFrame]) -> usize {
+        let is_allocation = |frame: &SharedFrame| {
+            let new = || (Arc::clone(frame), is_allocation_function(&frame.symbol));
+            self.allocate.entry(Arc::as_ptr(frame)).or_insert_with(new).1
+        };
+        let of_file =
+            || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
+        frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)
+    }
 }
 
 #[expect(
@@ -266,7 +292,11 @@ impl Naming {
 
 /// Names of generated code.
 #[derive(Default)]
-struct PerfMapFile(NamedRanges);
+struct PerfMapFile {
+    names: NamedRanges,
+    /// Frames with these names, by address.
+    known: FastMap<u64, Vec<SharedFrame>>,
+}
 
 impl PerfMapFile {
     /// Reads the perf map, if there is one; the reason why it cannot be read is a remark.
@@ -288,26 +318,38 @@ impl PerfMapFile {
         if names.bad_lines() > 0 {
             remarks.push(format!("{} lines of {} cannot be read", names.bad_lines(), path.display()));
         }
-        Self(names)
+        Self { names, known: FastMap::default() }
     }
 
     /// Names the frames that are in no file.
-    fn add(&self, frames: Vec<SharedFrame>, is_jvm: bool) -> Vec<SharedFrame> {
-        if self.0.is_empty() {
+    fn add(&mut self, frames: Vec<SharedFrame>, is_jvm: bool) -> Vec<SharedFrame> {
+        if self.names.is_empty() {
             return frames;
         }
-        let names_of = |frame: SharedFrame| {
-            let is_unnamed = frame.symbol.is_empty() && frame.module.is_empty();
-            // A return address can be behind the end of the code.
-            let name = self.0.find(frame.address.saturating_sub(1)).filter(|_| is_unnamed);
-            name.map_or_else(|| vec![Arc::clone(&frame)], |name| generated(frame.address, name, is_jvm))
-        };
-        frames.into_iter().flat_map(names_of).collect()
+        let mut named = Vec::with_capacity(frames.len());
+        for frame in frames {
+            if !frame.symbol.is_empty() || !frame.module.is_empty() {
+                named.push(frame);
+                continue;
+            }
+            let new = || {
+                // A return address can be behind the end of the code.
+                let name = self.names.find(frame.address.saturating_sub(1));
+                name.map_or_else(|| vec![Arc::clone(&frame)], |name| generated(frame.address, name, is_jvm))
+            };
+            named.extend_from_slice(self.known.entry(frame.address).or_insert_with(new));
+        }
+        named
     }
 }
 
-/// Paths of mapped code by address.
-struct Paths(BTreeMap<u64, (Range<u64>, String)>);
+/// Paths of mapped code.
+struct Paths {
+    /// By address.
+    code: BTreeMap<u64, (Range<u64>, String)>,
+    /// Frames with these paths, by address.
+    known: FastMap<u64, SharedFrame>,
+}
 
 impl Paths {
     fn new(mappings: &[Mapping]) -> Self {
@@ -316,21 +358,23 @@ impl Paths {
             let path = mapping.path.display().to_string();
             (mapping.addresses.start, (mapping.addresses.clone(), path))
         };
-        Self(code.map(by_begin).collect())
+        Self { code: code.map(by_begin).collect(), known: FastMap::default() }
     }
 
     /// Adds the paths of files that could not be opened.
-    fn add(&self, frames: &[SharedFrame]) -> Vec<SharedFrame> {
-        let path = |frame: &SharedFrame| if frame.module.is_empty() { self.of(frame.address) } else { None };
-        let with_path = |frame: &SharedFrame| match path(frame) {
-            Some(path) => Arc::new(Frame { module: path.to_owned(), ..Frame::clone(frame) }),
-            None => Arc::clone(frame),
-        };
-        frames.iter().map(with_path).collect()
+    fn add(&mut self, frames: &mut [SharedFrame]) {
+        for frame in frames.iter_mut().filter(|frame| frame.module.is_empty()) {
+            if let Some(known) = self.known.get(&frame.address) {
+                *frame = Arc::clone(known);
+            } else if let Some(path) = self.of(frame.address) {
+                *frame = Arc::new(Frame { module: path.to_owned(), ..Frame::clone(frame) });
+                self.known.insert(frame.address, Arc::clone(frame));
+            }
+        }
     }
 
     fn of(&self, address: u64) -> Option<&str> {
-        let (_, (range, path)) = self.0.range(..address).next_back()?;
+        let (_, (range, path)) = self.code.range(..address).next_back()?;
         // A return address can be behind the end of the code.
         range.contains(&(address - 1)).then_some(path)
     }
@@ -347,13 +391,15 @@ mod tests {
         let frame = |symbol: &str| Arc::new(Frame { symbol: symbol.to_owned(), ..Frame::default() });
         let frames =
             ["prof_backtrace", "je_malloc", "operator new(unsigned long)", "insert", "main"].map(frame);
-        let shown: Vec<_> = within_program(&frames).iter().map(|frame| frame.symbol.as_str()).collect();
+        let allocator_frames = |frames: &[SharedFrame]| AllocatorFrames::default().count(frames);
+        let shown: Vec<_> =
+            frames[allocator_frames(&frames)..].iter().map(|frame| frame.symbol.as_str()).collect();
         assert_eq!(shown, ["operator new(unsigned long)", "insert", "main"]);
-        assert_eq!(within_program(&frames[3..]).len(), 2, "no allocation function has a name");
+        assert_eq!(allocator_frames(&frames[3..]), 0, "no allocation function has a name");
         let of_allocator =
             Arc::new(Frame { module: "/usr/lib/libjemalloc.so.2".to_owned(), ..Frame::default() });
         let unnamed = [of_allocator.clone(), of_allocator, frames[3].clone(), frames[4].clone()];
-        assert_eq!(within_program(&unnamed), &unnamed[1..]);
+        assert_eq!(allocator_frames(&unnamed), 1);
         for allocates in
             ["_rjem_calloc", "_rjem_je_malloc_default", "__rustc[8a0a]::__rust_alloc", "__rust_realloc"]
         {
@@ -369,7 +415,7 @@ mod tests {
 
     #[test]
     fn more_stacks_than_are_named_together_are_all_there() {
-        let count = NAMED_AT_ONCE + 2;
+        let count = heap_files::STACKS_PER_PART + 2;
         let stacks = (1..=count).map(|number| format!("@ {number:#x}\n  t*: 1: {number} [0: 0]\n"));
         let text = format!("heap_v2/1\n{}MAPPED_LIBRARIES:\n", stacks.collect::<String>());
         let path = Path::new("a.heap");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use jjleak_common::stack::StackFrame;
 
-use super::heap_profile::{raw_stack, unopened, within_program};
+use super::heap_profile::{AllocatorFrames, raw_stack, unopened};
 use crate::fast_map::{FastMap, FastSet};
 use crate::pprof::MappedFile;
 use crate::processes::{FileSources, ModuleTable, Unopened};
@@ -88,21 +88,21 @@ fn add_names(
     replacements: &mut Replacements,
 ) {
     let raw: Vec<_> = unnamed.iter().map(|frame| raw_stack(&[frame.address])).collect();
-    let rows = || (0_u32..).take(raw.len());
     let mut of_file = names.of_process(modules);
-    of_file.look_up(rows(), |row| raw.get(row as usize));
-    for ((row, raw), frame) in rows().zip(&raw).zip(unnamed) {
+    of_file.look_up_all(raw.iter());
+    for (raw, frame) in raw.iter().zip(unnamed) {
         let in_profile = |known: &SharedFrame| {
             let Frame { module, build_id, .. } = &**frame;
             Arc::new(Frame { module: module.clone(), build_id: build_id.clone(), ..Frame::clone(known) })
         };
-        let frames = of_file.name(row, || Some(raw.clone())).frames.iter().map(in_profile).collect();
+        let frames = of_file.frames(raw).iter().map(in_profile).collect();
         replacements.insert(Arc::as_ptr(frame), (Arc::clone(frame), frames));
     }
-    names.forget(&rows().collect());
+    names.forget_unused();
 }
 
 fn replace(profile: &mut Profile, replacements: &Replacements) {
+    let mut allocator = AllocatorFrames::default();
     for stack in &mut profile.stacks {
         if !stack.frames.iter().any(|frame| is_unnamed(frame)) {
             continue;
@@ -114,6 +114,6 @@ fn replace(profile: &mut Profile, replacements: &Replacements) {
                 None => frames.push(Arc::clone(frame)),
             }
         }
-        stack.frames = within_program(&frames).into();
+        stack.frames = frames[allocator.count(&frames)..].into();
     }
 }

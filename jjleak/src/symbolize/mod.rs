@@ -24,7 +24,7 @@ use crate::fast_map::{FastMap, fast_map};
 use crate::processes::{Module, ModuleTable};
 use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
-use native::{KnownSteps, NativeSymbols, WithGenerated};
+use native::{KnownWords, NativeSymbols, WithGenerated};
 
 pub use child::Symbolizer;
 pub use evicted::{Evicted, EvictedStacks};
@@ -105,7 +105,7 @@ impl StackNames {
 
     /// Symbolizes stacks of a process with these modules.
     pub fn of_process<'names>(&'names mut self, modules: &'names ModuleTable) -> ProcessNames<'names> {
-        ProcessNames { names: self, modules, steps: KnownSteps::default() }
+        ProcessNames { names: self, modules, words: KnownWords::default() }
     }
 
     fn known(&self, row: u32) -> Option<&NamedStack> {
@@ -141,7 +141,7 @@ impl StackNames {
 pub struct ProcessNames<'names> {
     names: &'names mut StackNames,
     modules: &'names ModuleTable,
-    steps: KnownSteps,
+    words: KnownWords,
 }
 
 impl ProcessNames<'_> {
@@ -179,21 +179,36 @@ impl ProcessNames<'_> {
     /// The stack in a row of the kernel's table, read by `read` and symbolized on first use. A stack that cannot be read
     /// (missing, or being written) has no frames and is read again next time.
     pub fn name(&mut self, row: u32, read: impl FnOnce() -> Option<RawStack>) -> NamedStack {
-        let Self { names, modules, steps } = self;
-        if let Some(known) = names.known(row) {
+        if let Some(known) = self.names.known(row) {
             return known.clone();
         }
         let Some(raw) = read() else { return NamedStack::lost() };
-        let generated = names.generated.remove(&row).unwrap_or_default();
-        let mut frames = names.native.frames(&raw, modules, &generated, steps, &mut names.distinct);
-        sampler::remove(&mut frames);
+        let generated = self.names.generated.remove(&row).unwrap_or_default();
+        let frames = self.frames_of(&raw, &generated);
         let named = NamedStack { status: raw.status, frames: frames.into() };
-        let index = row as usize;
-        if index >= names.known.len() {
-            names.known.resize(index + 1, None);
+        let (known, index) = (&mut self.names.known, row as usize);
+        if index >= known.len() {
+            known.resize(index + 1, None);
         }
-        names.known[index] = Some(named.clone());
+        known[index] = Some(named.clone());
         named
+    }
+
+    /// Reads the symbols that stacks need which are in no row.
+    pub fn look_up_all<'stacks>(&mut self, stacks: impl Iterator<Item = &'stacks RawStack>) {
+        self.names.native.look_up(stacks.map(|stack| (stack, None)), self.modules);
+    }
+
+    /// Frames of a stack that is in no row.
+    pub fn frames(&mut self, stack: &RawStack) -> Vec<SharedFrame> {
+        self.frames_of(stack, &fast_map(0))
+    }
+
+    fn frames_of(&mut self, stack: &RawStack, generated: &GeneratedFrames) -> Vec<SharedFrame> {
+        let StackNames { native, distinct, .. } = &mut *self.names;
+        let mut frames = native.frames(stack, self.modules, generated, &mut self.words, distinct);
+        sampler::remove(&mut frames);
+        frames
     }
 }
 

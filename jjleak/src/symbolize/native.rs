@@ -19,7 +19,7 @@ use super::{GeneratedFrames, signal};
 use crate::fast_map::{FastMap, fast_map};
 use crate::file_content::Content;
 use crate::jvm;
-use crate::processes::{FileVersion, Located, Module, ModuleTable};
+use crate::processes::{FileVersion, Located, Module, ModuleId, ModuleTable};
 use crate::snapshot::{Frame, FrameKind, RawStack, SharedFrame};
 use crate::unwind::GoNames;
 
@@ -59,24 +59,38 @@ struct InProcess {
     by_frame_pointer: bool,
 }
 
-/// What the frames of a word of a stack depend on, besides the word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct State {
-    /// True if the word is the address of an executing instruction.
-    is_interrupted: bool,
-    /// The function that runs, by the previous word, and whether that was the address of an executing instruction.
-    callee: Option<(Located, bool)>,
+/// A word of a stack.
+struct Word {
+    frames: Box<[SharedFrame]>,
+    /// True if a signal handler returns here: the next word is the address of an executing instruction.
+    is_signal: bool,
+    /// The code of a file that runs or calls here.
+    code: Option<Code>,
 }
 
-/// Result for a word of a stack.
-struct Step {
-    frames: Vec<SharedFrame>,
-    next: State,
+/// Code of a file in a stack.
+#[derive(Clone, Copy)]
+struct Code {
+    module: ModuleId,
+    place: Place,
+    /// Address in the file; `None` as in [`Located`].
+    in_file: Option<u64>,
+    /// Address in the process.
+    address: u64,
+    /// Address of the function in the file.
+    function: Option<u64>,
+    /// The call that ends after the place.
+    call: Option<Call>,
 }
 
-/// Results that hold for all stacks of one process while its modules stay the same.
+/// Words and frames that are the same in all stacks of one process while its modules stay the same.
 #[derive(Default)]
-pub(super) struct KnownSteps(FastMap<(StackFrame, State), Step>);
+pub(super) struct KnownWords {
+    /// By the word, and whether it is the address of an executing instruction.
+    words: FastMap<(StackFrame, bool), Rc<Word>>,
+    /// Frames removed by tail calls, by the address that the function returns to, and the function that runs.
+    restored: FastMap<(u64, Place), Rc<[SharedFrame]>>,
+}
 
 /// Symbols of a location.
 #[derive(Default)]
@@ -125,102 +139,113 @@ impl NativeSymbols {
         stack: &RawStack,
         modules: &ModuleTable,
         generated: &GeneratedFrames,
-        known: &mut KnownSteps,
+        known: &mut KnownWords,
         distinct: &mut FrameSet,
     ) -> Vec<SharedFrame> {
         self.end_reading_ahead();
         let mut frames = Vec::with_capacity(stack.frames.len());
-        let mut state = State { is_interrupted: true, callee: None };
+        let mut is_executing = true;
+        let mut running = None;
         for frame in &stack.frames {
-            let mut step = || self.step(*frame, state, &stack.found, modules, generated, distinct);
+            let mut new =
+                || Rc::new(self.word(*frame, is_executing, &stack.found, modules, generated, distinct));
             // Other words mean something else in another stack.
-            if generated.is_empty() && frame.layer() < layer::FOUND {
-                let step = known.0.entry((*frame, state)).or_insert_with(step);
-                frames.extend_from_slice(&step.frames);
-                state = step.next;
+            let word = if generated.is_empty() && frame.layer() < layer::FOUND {
+                Rc::clone(known.words.entry((*frame, is_executing)).or_insert_with(new))
             } else {
-                let step = step();
-                frames.extend(step.frames);
-                state = step.next;
+                new()
+            };
+            // After a frame pointer, other frames may be missing in between.
+            if let (Some(calling), Some(running)) = (word.code, running)
+                && !frame.is_by_frame_pointer()
+                && let Some(restored) =
+                    self.restored(modules, calling, running, &mut known.restored, distinct)
+            {
+                frames.extend_from_slice(&restored);
             }
+            frames.extend_from_slice(&word.frames);
+            is_executing = word.is_signal;
+            running = word.code;
         }
         frames
     }
 
-    /// Frames of a word of a stack.
-    fn step(
+    /// A word of a stack.
+    fn word(
         &mut self,
         frame: StackFrame,
-        State { is_interrupted, callee }: State,
+        is_executing: bool,
         found: &[u64; MAX_FOUND],
         modules: &ModuleTable,
         generated: &GeneratedFrames,
         distinct: &mut FrameSet,
-    ) -> Step {
+    ) -> Word {
         let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
-        let looked_up = address.saturating_sub(u64::from(!is_interrupted));
+        let looked_up = address.saturating_sub(u64::from(!is_executing));
         // Generated code can be in a file, such as a memfd.
         let found = modules
             .find_frame(looked_up, frame.layer(), found)
             .filter(|_| !generated.contains_key(&frame.however_found()));
-        let Some(place) = found else {
-            let frames = generated_frames(frame, generated, distinct);
-            return Step { frames, next: State { is_interrupted: false, callee: None } };
+        let Some(Located { module: id, offset, address: in_file }) = found else {
+            let frames = generated_frames(frame, generated, distinct).into();
+            return Word { frames, is_signal: false, code: None };
         };
-        let mut frames = Vec::new();
-        // After a frame pointer, other frames may be missing in between.
-        if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
-            let restored = self.restored(modules, place, address, callee);
-            frames.extend(restored.into_iter().map(|frame| distinct.share(frame)));
-        }
-        let module = modules.get(place.module);
-        let at = InProcess {
-            place: Place { file: module.version, offset: place.offset, is_executing: is_interrupted },
-            in_file: place.address,
-            address,
-            by_frame_pointer,
-        };
-        let located = self.shared(module, at, distinct);
-        frames.extend_from_slice(located);
-        let is_signal = located.iter().any(|frame| frame.kind == FrameKind::Signal);
-        let callee = (!is_signal).then_some((place, is_interrupted));
-        Step { frames, next: State { is_interrupted: is_signal, callee } }
+        let module = modules.get(id);
+        let place = Place { file: module.version, offset, is_executing };
+        let at = InProcess { place, in_file, address, by_frame_pointer };
+        let frames: Box<[_]> = self.shared(module, at, distinct).into();
+        let is_signal = frames.iter().any(|frame| frame.kind == FrameKind::Signal);
+        let &Known { function, call, .. } = self.locate(module, place, in_file);
+        let code = Code { module: id, place, in_file, address, function, call };
+        Word { frames, is_signal, code: (!is_signal).then_some(code) }
     }
 
-    /// Frames removed by tail calls between a call, which ends after `place` and returns to `address`, and the function that
-    /// runs; innermost first.
+    /// Frames removed by tail calls between a call and the function that runs, innermost first.
     fn restored(
         &mut self,
         modules: &ModuleTable,
-        place: Located,
-        address: u64,
-        (callee, is_executing): (Located, bool),
-    ) -> Vec<Frame> {
-        let (module, running_in) = (modules.get(place.module), modules.get(callee.module));
-        let call_place = Place { file: module.version, offset: place.offset, is_executing: false };
-        let Some(call) = self.locate(module, call_place, place.address).call else { return Vec::new() };
-        let Some(running_at) = callee.address else { return Vec::new() };
-        let callee = Place { file: running_in.version, offset: callee.offset, is_executing };
-        let running = self.known.get(&callee).and_then(|callee| callee.function);
-        if running_in.version == module.version && running == Some(call.function) {
-            return Vec::new();
+        calling: Code,
+        running: Code,
+        known: &mut FastMap<(u64, Place), Rc<[SharedFrame]>>,
+        distinct: &mut FrameSet,
+    ) -> Option<Rc<[SharedFrame]>> {
+        let (call, running_at) = (calling.call?, running.in_file?);
+        if running.place.file == calling.place.file && running.function == Some(call.function) {
+            return None;
         }
+        let (module, running_in) = (modules.get(calling.module), modules.get(running.module));
         let find = || {
             let symbolizer = &mut self.symbolizer;
             self.tail_calls.between(symbolizer, (module, call), (running_in, running_at)).into()
         };
-        let jumps = self.jumps.entry((call_place, callee)).or_insert_with(find);
+        let jumps = self.jumps.entry((calling.place, running.place)).or_insert_with(find);
+        if jumps.is_empty() {
+            return None;
+        }
+        let jumps = Rc::clone(jumps);
+        let frames = || self.jumped_from(module, (calling, call), &jumps, distinct);
+        Some(Rc::clone(known.entry((calling.address, running.place)).or_insert_with(frames)))
+    }
+
+    /// Frames of functions that end with a tail call, innermost first, by the addresses after their jumps.
+    fn jumped_from(
+        &mut self,
+        module: &Module,
+        (calling, call): (Code, Call),
+        jumps: &[u64],
+        distinct: &mut FrameSet,
+    ) -> Rc<[SharedFrame]> {
         let mut frames = Vec::new();
-        for end in Rc::clone(jumps).iter().rev() {
+        for end in jumps.iter().rev() {
             // Like any return address, it is looked up one byte before.
             let at = end.saturating_sub(1);
             let Some(offset) = module.offset_of_code(at) else { continue };
-            let located = self.locate(module, Place { offset, ..call_place }, Some(at));
-            let address = address.wrapping_add(end.wrapping_sub(call.end));
+            let located = self.locate(module, Place { offset, ..calling.place }, Some(at));
+            let address = calling.address.wrapping_add(end.wrapping_sub(call.end));
             let in_process = |frame: &Frame| Frame { address, tail_call: true, ..frame.clone() };
-            frames.extend(located.frames.iter().map(in_process));
+            frames.extend(located.frames.iter().map(|frame| distinct.share(in_process(frame))));
         }
-        frames
+        frames.into()
     }
 
     /// Frames of a place in a file, at an address in the process.

@@ -91,7 +91,9 @@ impl Snapshot {
             let ages = &mut now.ages;
             ages.clear();
             ages.reserve(profile.stacks.len());
-            ages.extend(profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))));
+            ages.extend(
+                profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.details.ages?.oldest))),
+            );
             let mut known: Process = before.processes.remove(&process).unwrap_or_default();
             let mut worst = None;
             snapshot.sites.reserve(profile.verdicts.len());

@@ -90,7 +90,8 @@ fn site(
         series: series(kind, live.bytes).into(),
     };
     let ages = crate::profile::Ages { oldest: Duration::from_secs(id * 40), newest: Duration::ZERO };
-    let stack = StackProfile { id, live, allocated, ages: Some(ages), frames, ..sample::empty_stack() };
+    let details = crate::profile::BlockDetails { ages: Some(ages), ..Default::default() }.into();
+    let stack = StackProfile { id, live, allocated, details, frames, ..sample::empty_stack() };
     (verdict, stack)
 }
 

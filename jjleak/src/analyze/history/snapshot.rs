@@ -75,7 +75,7 @@ impl<'a> Snapshot<'a> {
     fn cohorts(&self, now: &SiteSnapshot<'a>) -> impl Iterator<Item = (usize, Totals)> {
         let last = self.intervals - 1;
         let interval = move |number: u16| self.interval_of.get(usize::from(number)).copied().unwrap_or(last);
-        let cohorts = now.stacks().flat_map(|stack| &stack.cohorts);
+        let cohorts = now.stacks().flat_map(|stack| &stack.details.cohorts);
         cohorts.map(move |cohort| (interval(cohort.interval), cohort.live))
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Cohort, Frame, StackProfile, VerdictKind};
+use crate::profile::{BlockDetails, Cohort, Frame, StackProfile, VerdictKind};
 use crate::render::sample;
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,13 +10,14 @@ const SECOND: u64 = 1_000_000_000;
 fn stack(id: u64, allocated: &[u64]) -> StackProfile {
     let totals = |bytes: u64| Totals { bytes, objects: u64::from(bytes > 0) };
     let cohorts = (0..).zip(allocated).filter(|(_, bytes)| **bytes > 0);
+    let cohorts = cohorts.map(|(interval, bytes)| Cohort { interval, live: totals(*bytes) });
     let frame = Frame { symbol: format!("site {id}"), ..Frame::default() };
     let all = allocated.iter().copied().map(totals).sum();
     StackProfile {
         id,
         live: all,
         allocated: all,
-        cohorts: cohorts.map(|(interval, bytes)| Cohort { interval, live: totals(*bytes) }).collect(),
+        details: BlockDetails { cohorts: cohorts.collect(), ..BlockDetails::default() }.into(),
         frames: sample::shared([frame]),
         ..sample::empty_stack()
     }
@@ -137,7 +138,7 @@ fn stacks_are_of_their_call_sites_in_whatever_order_they_come_and_once_they_have
 /// The profile as a refresh sees it: without cohorts and their instants.
 fn refreshed(mut profile: Profile) -> Profile {
     profile.instants_ns = [].into();
-    profile.stacks.iter_mut().for_each(|stack| stack.cohorts.clear());
+    profile.stacks.iter_mut().for_each(|stack| stack.details.cohorts.clear());
     profile
 }
 

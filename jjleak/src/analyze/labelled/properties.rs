@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::kinds::KINDS;
 use super::simulation::{Block, Random, Run};
 use crate::analyze::{History, Pace};
-use crate::profile::{Cohort, Profile, StackProfile, Totals, VerdictKind};
+use crate::profile::{BlockDetails, Cohort, Profile, StackProfile, Totals, VerdictKind};
 use crate::render::sample;
 
 fn run() -> Run {
@@ -32,7 +32,7 @@ fn nonsense() -> impl Strategy<Value = Vec<Profile>> {
         id,
         live,
         allocated,
-        cohorts: cohorts.into(),
+        details: BlockDetails { cohorts: cohorts.into(), ..BlockDetails::default() }.into(),
         ..sample::empty_stack()
     });
     let instants = prop::collection::btree_set(any::<u64>(), 0..6);

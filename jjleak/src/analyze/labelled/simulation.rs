@@ -8,7 +8,7 @@ use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::{History, Pace};
-use crate::profile::{Cohort, Coverage, InWindows, Profile, StackProfile, Totals, Verdict};
+use crate::profile::{BlockDetails, Cohort, Coverage, InWindows, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
 use crate::snapshot::Timeline;
 
@@ -238,13 +238,14 @@ impl<'a> Stack<'a> {
             cohorts[interval] = [cohorts[interval], totals(block)].into_iter().sum();
         }
         let cohorts = (0..).zip(cohorts).filter(|(_, live)| live.objects > 0);
+        let cohorts = cohorts.map(|(interval, live)| Cohort { interval, live });
         // Stacks without frames would all be one site.
         let frame = crate::profile::Frame { symbol: format!("site {}", self.id), ..Default::default() };
         StackProfile {
             id: self.id,
             live: self.living.iter().map(totals).sum(),
             allocated: self.allocated,
-            cohorts: cohorts.map(|(interval, live)| Cohort { interval, live }).collect(),
+            details: BlockDetails { cohorts: cohorts.collect(), ..BlockDetails::default() }.into(),
             frames: sample::shared([frame]),
             ..sample::empty_stack()
         }

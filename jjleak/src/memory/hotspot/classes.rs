@@ -56,6 +56,11 @@ impl<'a, M: Memory> Classes<'a, M> {
         Ok(Self { reader, version, references })
     }
 
+    /// The same, read by another reader.
+    pub(super) const fn read_by<'b, N>(&self, reader: &'b Reader<'b, N>) -> Classes<'b, N> {
+        Classes { reader, version: self.version, references: self.references }
+    }
+
     /// Finds a class of each name; those of the loader of the JDK's own classes first.
     pub(super) fn find<const COUNT: usize>(&self, names: [&str; COUNT]) -> Reading<[Option<Class>; COUNT]> {
         let mut found = [None; COUNT];

@@ -12,11 +12,13 @@ const NETTY: &str = "io/netty/util/internal/PlatformDependent";
 const ATTEMPTS: usize = 3;
 
 pub(super) fn read<M: Memory>(reader: &Reader<'_, M>) -> Reading<DirectBuffers> {
-    let classes = Classes::of(reader)?;
-    // Thousands of classes are looked at, each with several reads.
+    // Thousands of classes and flags are looked at, each with several reads.
     let paged =
         Reader { memory: &Paged::new(reader.memory), structs: reader.structs, mappings: reader.mappings };
-    let [mirror, counter, bits, netty] = Classes::of(&paged)?.find([MIRROR, COUNTER, BITS, NETTY])?;
+    let at_once = Classes::of(&paged)?;
+    let [mirror, counter, bits, netty] = at_once.find([MIRROR, COUNTER, BITS, NETTY])?;
+    // Counters change meanwhile.
+    let classes = at_once.read_by(reader);
     let of = |class: Option<Class>| class.ok_or(Unknown::Undescribed);
     let (mirror, counter) = (of(mirror)?, of(counter)?);
     let counters =

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
-use smallvec::SmallVec;
 
 use crate::profile::{
-    Ages, Basis, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, Point,
-    ProcessInfo, ProcessKind, Profile, Rate, Sampling, SourceKind, StackProfile, Survival, Thread, Totals,
-    Verdict, VerdictKind,
+    Ages, Basis, Block, BlockDetails, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind,
+    Moment, Point, ProcessInfo, ProcessKind, Profile, Rate, Sampling, SourceKind, StackProfile, Survival,
+    Thread, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -150,9 +149,7 @@ fn any_stack() -> impl Strategy<Value = StackProfile> {
             allocated,
             live_error,
             growth,
-            cohorts: SmallVec::new(),
-            ages,
-            blocks,
+            details: BlockDetails { ages, blocks, ..BlockDetails::default() }.into(),
             status,
             frames,
         },

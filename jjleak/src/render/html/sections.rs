@@ -240,7 +240,7 @@ fn site(stack: &StackProfile, live: Totals) -> Markup {
                 small { (label) }
             }
             td.number { (units::grouped(stack.live.objects)) }
-            td { @if let Some(ages) = stack.ages { (age(ages)) } }
+            td { @if let Some(ages) = stack.details.ages { (age(ages)) } }
             td {
                 details {
                     summary { code { (caller(stack)) } }

@@ -338,7 +338,8 @@ mod tests {
             threads: false,
         };
         profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
-        profile.stacks[0].blocks = vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];
+        profile.stacks[0].details.blocks =
+            vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];
         let document: Document = serde_json::from_str(&json(&profile)).unwrap();
         assert_eq!((document.older_ms, document.sampling), (Some(500), Some(SamplingDocument::Bytes(4096))));
         assert_eq!(document.live_error, Some(TotalsDocument { bytes: 30, objects: 4 }));
