@@ -63,6 +63,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     // Runs the live view in a terminal.
     program("tmux", "tmux"),
     program("xz", "xz-utils"),
+    program("gzip", "gzip"),
+    program("zstd", "zstd"),
     program("musl-gcc", "musl-tools"),
     // Linkers, and tools that modify linked files.
     program("ld.gold", "binutils"),

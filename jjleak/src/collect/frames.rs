@@ -15,6 +15,7 @@ use super::stack_table::StackTable;
 use super::threads::Threads;
 use super::{stacks, usage};
 use crate::attach::{Error, Mapped, RingThread};
+use crate::fast_map::FastMap;
 use crate::snapshot::RawStack;
 
 /// Received frames, by row of the stack table.
@@ -22,7 +23,7 @@ pub(super) struct Frames {
     shared: Arc<Shared>,
     thread: RingThread,
     /// With the hash that the kernel side has computed.
-    received: HashMap<u32, (u64, RawStack)>,
+    received: FastMap<u32, (u64, RawStack)>,
     /// Rows of each image that have not been taken yet.
     new: HashMap<ImageId, Vec<u32>>,
     threads: Threads,
@@ -46,7 +47,7 @@ impl Frames {
         Ok(Self {
             shared,
             thread,
-            received: HashMap::new(),
+            received: FastMap::default(),
             new: HashMap::new(),
             threads: Threads::default(),
         })
@@ -123,7 +124,7 @@ impl Frames {
     }
 
     pub(super) fn forget_all(&mut self) {
-        self.received = HashMap::new();
+        self.received = FastMap::default();
         self.new = HashMap::new();
     }
 

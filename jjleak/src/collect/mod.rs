@@ -23,6 +23,7 @@ mod windows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -69,6 +70,8 @@ pub struct Collector {
     schedule: EvictionSchedule,
     /// True if rows from which nothing was allocated are kept: stacks of mappings, of page faults and of Java objects are counted on the user side only.
     keeps_uncounted: bool,
+    /// Time of the last snapshot.
+    live_read_at: Option<Instant>,
     /// Number of rows of the stack table that had blocks at the last snapshot.
     rows_with_blocks: usize,
     /// Time of creation, before which nothing was counted.
@@ -90,6 +93,7 @@ impl Collector {
             threads,
             timelines: Timelines::default(),
             windows: None,
+            live_read_at: None,
             rows_with_blocks: 0,
             since_ns: now_ns(),
             live,
@@ -222,9 +226,16 @@ impl Collector {
         self.frames.threads_mut().rename(image, name);
     }
 
-    /// Unmaps the table of live blocks, the largest one, until it is read again.
-    pub fn release_live(&mut self) {
-        self.live.release();
+    /// Unmaps the table of live blocks, the largest one, until it is read again; unless snapshots are taken every few seconds, for
+    /// which mapping it costs a tenth of the time, and `is_last` is false.
+    pub fn release_live(&mut self, is_last: bool) {
+        /// Maximum time between snapshots for which it stays mapped.
+        const OFTEN: Duration = Duration::from_secs(3);
+        let now = Instant::now();
+        let before = self.live_read_at.replace(now);
+        if is_last || before.is_none_or(|before| now - before > OFTEN) {
+            self.live.release();
+        }
     }
 
     /// Receives the frames of new stacks.

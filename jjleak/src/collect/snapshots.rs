@@ -135,10 +135,13 @@ impl Collector {
             windows::log(weighted, &seen);
             weighted.variances(&seen)
         });
-        let mut live = vec![Vec::new(); images.len()];
+        let image_of = |sum: &Sum| sum.image().and_then(|image| places.of(image));
+        let mut counts = vec![0; images.len()];
+        sums.iter().filter_map(|(_, sum)| image_of(sum)).for_each(|image| counts[image] += 1);
+        let mut live: Vec<_> = counts.into_iter().map(Vec::with_capacity).collect();
         for place in places_of_rows.into_iter().filter(|place| *place != u32::MAX) {
             let (row, sum) = &mut sums[place as usize];
-            if let Some(image) = sum.image().and_then(|image| places.of(image)) {
+            if let Some(image) = image_of(sum) {
                 live[image].push((*row, mem::take(sum).finish(view.blocks_per_stack, weighted.as_ref())));
             }
         }

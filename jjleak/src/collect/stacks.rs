@@ -22,17 +22,25 @@ pub(super) fn read(table: &StackTable, images: &[ImageId], sampling: Sampling) -
         let lost = lost_row(image.slot());
         table.get(lost).and_then(|row| Some((lost, used(row, sampling)?)))
     };
-    let mut stacks: Vec<Vec<_>> = images.iter().map(|image| lost(image).into_iter().collect()).collect();
     let places: FastMap<_, _> =
         images.iter().zip(0..).map(|(image, place): (_, usize)| (image, place)).collect();
-    for (index, row) in rows(table) {
+    let place = |row: *mut StackRow| {
         // SAFETY: `row` is valid for reads (`StackTable::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        if image.generation() != 0
-            && let Some(place) = places.get(&image)
+        if image.generation() == 0 { None } else { places.get(&image).copied() }
+    };
+    // Ten thousand stacks take megabytes: growing again and again would cost more than counting.
+    let mut counts = vec![1; images.len()];
+    rows(table).filter_map(|(_, row)| place(row)).for_each(|place| counts[place] += 1);
+    let mut stacks: Vec<_> = counts.into_iter().map(Vec::with_capacity).collect();
+    for (stacks, image) in stacks.iter_mut().zip(images) {
+        stacks.extend(lost(image));
+    }
+    for (index, row) in rows(table) {
+        if let Some(place) = place(row)
             && let Some(used) = used(row, sampling)
         {
-            stacks[*place].push((index, used));
+            stacks[place].push((index, used));
         }
     }
     stacks
@@ -160,8 +168,9 @@ fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
 
 /// Objects and bytes allocated so far, by row.
 pub(super) fn allocated(table: &StackTable, sampling: Sampling) -> Vec<(u64, u64)> {
+    let mut all = Vec::with_capacity(table.len() as usize);
     let rows = (0..table.len()).map_while(|index| table.get(index));
-    let allocated = rows.map(|row| {
+    all.extend(rows.map(|row| {
         // SAFETY: `row` is valid for reads (`StackTable::get`).
         let count = unsafe { read_volatile(addr_of!((*row).allocated_objects)) };
         if count == 0 {
@@ -169,8 +178,8 @@ pub(super) fn allocated(table: &StackTable, sampling: Sampling) -> Vec<(u64, u64
         }
         // SAFETY: as above.
         (objects(count, sampling), unsafe { read_volatile(addr_of!((*row).allocated_bytes)) })
-    });
-    allocated.collect()
+    }));
+    all
 }
 
 /// Live blocks of a row, as summed by the kernel side.

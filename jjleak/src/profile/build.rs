@@ -26,11 +26,12 @@ impl Profile {
             windows.live_error = Totals { bytes: standard_error(bytes), objects: standard_error(objects) };
         }
         let taken_ns = snapshot.taken_ns;
-        let stacks = snapshot.stacks.into_iter().map(|(row, used)| {
+        // Collecting would put them into the memory of what they are built from, and move them then: they are smaller.
+        let mut stacks = Vec::with_capacity(snapshot.stacks.len());
+        for (row, used) in snapshot.stacks {
             let named = name(row, used.hash);
-            stack(taken_ns, used, coverage, named)
-        });
-        let stacks = stacks.collect();
+            stacks.push(stack(taken_ns, used, coverage, named));
+        }
         Self {
             started_at: span.0,
             taken_at: span.1,

@@ -430,6 +430,16 @@ mod tests {
     }
 
     #[test]
+    fn frames_in_files_that_are_gone_have_their_paths_and_those_inside_of_the_allocator_are_left_out() {
+        let text = "heap_v2/1\n@ 0x1010 0x1020 0x5010\n  t*: 1: 8 [0: 0]\nMAPPED_LIBRARIES:\n\
+                    1000-2000 r-xp 00000000 00:01 7 /gone/libjemalloc.so.2\n5000-6000 r-xp 00000000 00:01 9 /gone/app\n";
+        let (saved, _) = read_heap(text.as_bytes(), Path::new("a.heap")).unwrap();
+        let frames = saved.profile.stacks[0].frames.iter();
+        let frames: Vec<_> = frames.map(|frame| (frame.address, frame.module.as_str())).collect();
+        assert_eq!(frames, [(0x1020, "/gone/libjemalloc.so.2"), (0x5010, "/gone/app")]);
+    }
+
+    #[test]
     fn a_stack_has_the_same_id_wherever_it_stands() {
         let ids = |addresses: [u64; 2]| {
             let stacks = addresses.map(|address| format!("@ {address:#x}\n  t*: 1: 8 [0: 0]\n")).concat();
@@ -440,6 +450,8 @@ mod tests {
         };
         let (one, other) = (ids([0x10, 0x20]), ids([0x30, 0x10]));
         assert!(one[0] == other[1] && one[0] != one[1] && one[1] != other[0]);
+        let repeated = ids([0x10, 0x10]);
+        assert!(repeated[0] == one[0] && repeated[1] != one[0]);
     }
 
     #[test]

@@ -224,6 +224,34 @@ fn the_difference_of_two_jemalloc_profiles_is_that_of_jeprof() {
 }
 
 #[test]
+fn a_compressed_profile_is_the_one_that_was_compressed_also_from_stdin() {
+    require_library!(JEMALLOC);
+    require_program!("gzip");
+    require_program!("zstd");
+    let folder = tempfile::tempdir().unwrap();
+    let plain = written_by_jemalloc(&folder);
+    let compressed = ["gzip", "zstd"].map(|program| {
+        assert!(Command::new(program).args(["-q", "-k"]).arg(&plain).status().unwrap().success());
+        let extension = if program == "gzip" { "heap.gz" } else { "heap.zst" };
+        plain.with_extension(extension)
+    });
+    let read = |name: &str, stdin: Stdio| {
+        let mut jjleak = Command::new(PROGRAM);
+        jjleak.args(["report", "--format", "json", name]).stdin(stdin).stdout(Stdio::piped());
+        let report = Jjleak::start(jjleak).end().assert_done().report();
+        let bytes = by_jjleak(&report, |stack| stack.live.bytes);
+        (report.live, report.stacks.len(), bytes)
+    };
+
+    let expected = read(plain.to_str().unwrap(), Stdio::null());
+    assert!(expected.1 > 1);
+    for file in compressed {
+        assert_eq!(read(file.to_str().unwrap(), Stdio::null()), expected, "{}", file.display());
+        assert_eq!(read("-", fs::File::open(&file).unwrap().into()), expected, "{}, stdin", file.display());
+    }
+}
+
+#[test]
 fn a_profile_of_a_server_is_that_of_the_file_and_two_instances_add_up() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("app.heap");

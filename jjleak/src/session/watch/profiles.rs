@@ -200,7 +200,7 @@ impl Watch {
         }
         let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
         // Naming stacks takes memory, too.
-        collector.release_live();
+        collector.release_live(use_of == Use::End);
         // The last profile is the largest: what it does not need leaves the memory to it.
         let is_last_of_all = use_of == Use::End && processes.len() == 1;
         let now = (Timestamp::now(), now_ns());
