@@ -34,7 +34,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
     verdicts, as in live reports; implied by --sort. With only --focus, --ignore or --kind, text has both")))]
 pub(super) struct ReportArgs {
     /// Profiles: pprof files, such as those of --format pprof; heap profiles of jemalloc, gperftools and tcmalloc; files of heaptrack;
-    /// collapsed stacks; plain or compressed with gzip or zstd; - for stdin; http://, https:// or unix:SOCKET:PATH for a server's
+    /// collapsed stacks; recordings of Java Flight Recorder; plain or compressed with gzip or zstd; - for stdin; http://, https:// or unix:SOCKET:PATH for a server's
     #[arg(value_name = "FILE", required_unless_present_any = ["latest", "watch"])]
     files: Vec<PathBuf>,
 

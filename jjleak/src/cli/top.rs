@@ -3,7 +3,6 @@
 use std::env;
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
@@ -11,13 +10,9 @@ use super::failure::USAGE;
 use super::top_args::TopArgs;
 use super::{Failure, plan, profile};
 use crate::live::{Live, ViewPlan};
-use crate::own_memory;
 use crate::processes::Streams;
 use crate::render::printable;
 use crate::top::{About, Colors};
-
-/// Snapshots are less far apart, except where the interval is longer.
-const FREE_MEMORY_STAYS: Duration = Duration::from_secs(10);
 
 /// Shows the processes that the arguments name.
 pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
@@ -44,7 +39,6 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
         folder: profiling.outputs.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
     };
     let mut plan = plan::plan(profiling, Streams::Silent)?;
-    own_memory::keep_for(FREE_MEMORY_STAYS);
     plan.schedule.has_verdicts = profiling.source.is_judged();
     profile::run(profiling, plan, &mut Live::new(about, view, profiling.output_plan()))
 }

@@ -137,6 +137,7 @@ impl Reader {
                 module: module.clone(),
                 address: *address,
                 inlined: true,
+                ..NamedFrame::default()
             })
         };
         let mut frames = functions.chunks(NUMBERS).map(frame).collect::<Result<Vec<_>, _>>()?;

@@ -1,5 +1,5 @@
-//! Heap profiles that allocators and other tools write as text: jemalloc's, gperftools' and tcmalloc's; heaptrack's, and collapsed
-//! stacks.
+//! Heap profiles that allocators and other tools write: jemalloc's, gperftools' and tcmalloc's; heaptrack's, collapsed stacks, and
+//! recordings of Java Flight Recorder.
 //!
 //! In: the lines of a file. Out: a [`NamedFile`] of what has names, or a [`HeapFile`]: stacks of addresses with estimates of their memory, and the mapped files that
 //! these addresses belong to. The formats have no documents but the code that writes and reads them: jemalloc's `prof_data.c`,
@@ -8,6 +8,7 @@
 mod collapsed;
 mod counts;
 mod heaptrack;
+mod jfr;
 mod legacy;
 mod lines;
 mod named;
@@ -17,8 +18,11 @@ use std::io::{self, BufRead};
 
 use counts::Counts;
 pub use counts::{Estimate, Scaling};
+pub use jfr::JfrEvents;
 use lines::Lines;
-pub use named::{Amount, NamedFile, NamedFormat, NamedFrame, NamedStack, is_named_file, read_named};
+pub use named::{
+    Amount, NamedFile, NamedFormat, NamedFrame, NamedKind, NamedStack, is_named_file, read_named,
+};
 
 /// Maximum number of addresses in all stacks: 1 GiB.
 const MAX_ADDRESSES: u32 = 128 << 20;
@@ -94,6 +98,12 @@ pub enum Error {
     /// The file's format has a version that is not known.
     #[error("version {0} of heaptrack's files is not known")]
     Version(u64),
+    /// A chunk of a recording cannot be read, and what follows cannot be found without it.
+    #[error("a chunk of the recording cannot be read: {0}")]
+    Chunk(&'static str),
+    /// The calls take too much memory.
+    #[error("it has more than {0} calls of malloc and free")]
+    Calls(usize),
     /// The frames take too much memory.
     #[error("its frames take more than {0} MiB of memory")]
     FrameBytes(usize),

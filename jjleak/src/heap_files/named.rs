@@ -3,6 +3,7 @@
 use std::io::BufRead;
 use std::time::Duration;
 
+use super::jfr::{self, JfrEvents};
 use super::lines::Lines;
 use super::{Damage, Error, MAX_ADDRESSES, collapsed, heaptrack};
 
@@ -39,6 +40,26 @@ pub enum NamedFormat {
     Collapsed,
     /// Files of heaptrack.
     Heaptrack,
+    /// Recordings of Java Flight Recorder.
+    Jfr(JfrEvents),
+}
+
+/// Kind of code of a frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum NamedKind {
+    /// The file does not say.
+    #[default]
+    Unsaid,
+    /// A function.
+    Native,
+    /// A Java method.
+    Java,
+    /// A Java method inlined into the next frame.
+    JavaInlined,
+    /// A function of the kernel.
+    Kernel,
+    /// No code: the class of the objects.
+    Class,
 }
 
 /// A frame.
@@ -56,6 +77,8 @@ pub struct NamedFrame {
     pub address: u64,
     /// True if the next frame is the function that it is inlined into.
     pub inlined: bool,
+    /// Kind of code.
+    pub kind: NamedKind,
 }
 
 /// A stack.
@@ -113,12 +136,16 @@ impl NamedFile {
 /// Returns true if a file that begins with these bytes has stacks with names.
 #[must_use]
 pub fn is_named_file(begin: &[u8]) -> bool {
-    heaptrack::is_heaptrack(begin) || collapsed::is_collapsed(begin)
+    heaptrack::is_heaptrack(begin) || jfr::is_recording(begin) || collapsed::is_collapsed(begin)
 }
 
 /// Reads a file whose stacks have names. Damaged lines are left out and counted.
 pub fn read_named(mut file: impl BufRead) -> Result<NamedFile, Error> {
-    let is_heaptrack = heaptrack::is_heaptrack(file.fill_buf()?);
+    let begin = file.fill_buf()?;
+    if jfr::is_recording(begin) {
+        return jfr::read(file);
+    }
+    let is_heaptrack = heaptrack::is_heaptrack(begin);
     let mut lines = Lines::new(file);
     if is_heaptrack { heaptrack::read(&mut lines) } else { collapsed::read(&mut lines) }
 }

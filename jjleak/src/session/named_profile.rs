@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::heap_profile::{damaged, of_file};
 use super::saved_series::SavedProfile;
 use crate::fast_map::FastMap;
-use crate::heap_files::{self, Amount, NamedFormat, NamedFrame};
+use crate::heap_files::{self, Amount, Damage, JfrEvents, NamedFormat, NamedFrame, NamedKind};
 use crate::profile::{
     DistinctIds, Frame, FrameKind, ProcessInfo, ProcessKind, Sampling, SharedFrame, StackProfile, Totals,
 };
@@ -20,13 +20,11 @@ pub(super) fn read(
 ) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
     let named = heap_files::read_named(file)?;
     let is_collapsed = named.format == NamedFormat::Collapsed;
-    let mut remarks: Vec<_> = named.damage.as_ref().map(damaged).into_iter().collect();
-    if is_collapsed {
-        remarks.push(
-            "collapsed stacks do not say what their numbers count: they are taken for live bytes".to_owned(),
-        );
-    }
-    let frame = |frame: &NamedFrame| if is_collapsed { of_collapsed(frame) } else { native(frame) };
+    let is_recording = matches!(named.format, NamedFormat::Jfr(_));
+    let damaged = named.damage.as_ref().map(if is_recording { damaged_chunks } else { damaged });
+    let mut remarks: Vec<_> = damaged.into_iter().collect();
+    remarks.extend(remark_on(named.format).map(str::to_owned));
+    let frame = |frame: &NamedFrame| if is_collapsed { of_collapsed(frame) } else { of_tool(frame) };
     let frames: Vec<SharedFrame> = named.frames.iter().map(|named| Arc::new(frame(named))).collect();
     let mut classes = FastMap::<u32, SharedFrame>::default();
     let mut ids = DistinctIds::default();
@@ -49,6 +47,33 @@ pub(super) fn read(
     Ok((SavedProfile { profile, instance: None }, remarks))
 }
 
+/// A remark on damage of a recording.
+fn damaged_chunks(Damage { lines, first, reason }: &Damage) -> String {
+    format!("{lines} damaged chunks are left out from the damage on; the first is chunk {first}: {reason}")
+}
+
+/// A remark on the meaning of a file's figures.
+const fn remark_on(format: NamedFormat) -> Option<&'static str> {
+    match format {
+        NamedFormat::Heaptrack => None,
+        NamedFormat::Collapsed => {
+            Some("collapsed stacks do not say what their numbers count: they are taken for live bytes")
+        }
+        NamedFormat::Jfr(JfrEvents::Native) => {
+            Some("live is what malloc has returned and free has not seen within the recording")
+        }
+        NamedFormat::Jfr(JfrEvents::LiveObjects) => {
+            Some("live are the sampled objects that were still there at the end of the recording")
+        }
+        NamedFormat::Jfr(JfrEvents::Buffers) => Some(
+            "the recording does not say what is freed: figures are the sizes of the buffers that objects were allocated from",
+        ),
+        NamedFormat::Jfr(JfrEvents::Samples) => {
+            Some("the recording does not say what is freed: figures are the weights of sampled allocations")
+        }
+    }
+}
+
 const fn totals(Amount { bytes, objects }: Amount) -> Totals {
     Totals { bytes, objects }
 }
@@ -66,9 +91,17 @@ fn process(command: &str) -> ProcessInfo {
     }
 }
 
-fn native(frame: &NamedFrame) -> Frame {
-    let NamedFrame { function, file, module, line, address, inlined } = frame.clone();
-    let kind = if function.is_empty() { FrameKind::Unknown } else { FrameKind::Native };
+/// A frame whose kind and place are known.
+fn of_tool(frame: &NamedFrame) -> Frame {
+    let NamedFrame { function, file, module, line, address, inlined, kind } = frame.clone();
+    let kind = match kind {
+        NamedKind::Unsaid | NamedKind::Native if function.is_empty() => FrameKind::Unknown,
+        NamedKind::Unsaid | NamedKind::Native => FrameKind::Native,
+        NamedKind::Java => FrameKind::Java,
+        NamedKind::JavaInlined => FrameKind::JavaInlined,
+        NamedKind::Kernel => FrameKind::Kernel,
+        NamedKind::Class => FrameKind::Class,
+    };
     Frame { address, symbol: function, module, file, line, inlined, kind, ..Frame::default() }
 }
 

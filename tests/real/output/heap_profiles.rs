@@ -237,8 +237,9 @@ fn a_compressed_profile_is_the_one_that_was_compressed_also_from_stdin() {
     });
     let read = |name: &str, stdin: Stdio| {
         let mut jjleak = Command::new(PROGRAM);
-        jjleak.args(["report", "--format", "json", name]).stdin(stdin).stdout(Stdio::piped());
-        let report = Jjleak::start(jjleak).end().assert_done().report();
+        let output = jjleak.args(["report", "--format", "json", name]).stdin(stdin).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report: Document = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
         let bytes = by_jjleak(&report, |stack| stack.live.bytes);
         (report.live, report.stacks.len(), bytes)
     };

@@ -1,11 +1,15 @@
 //! Files of other tools whose stacks have names.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use jjleak::render::json::Document;
+use serde_json::Value;
 
 use crate::support::compile;
+use crate::support::java::classes;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_program;
 
@@ -58,4 +62,82 @@ fn collapsed_stacks_come_back_as_they_were_written() {
     assert_eq!(written, text.replace("java/util/", "java.util."));
     let said = ended.stderr.join("\n");
     assert!(said.contains("do not say what their numbers count"), "{said}");
+}
+
+/// Bytes by class and stack in the events of a recording, as the JDK's own tool prints them.
+fn by_jfr(recording: &Path, event: &str, field: &str) -> BTreeMap<Vec<String>, u64> {
+    let mut jfr = Command::new("jfr");
+    jfr.args(["print", "--json", "--stack-depth", "2048", "--events", event]).arg(recording);
+    let output = jfr.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut stacks = BTreeMap::new();
+    for event in printed["recording"]["events"].as_array().unwrap() {
+        let values = &event["values"];
+        let mut stack = vec![in_source(values["objectClass"]["name"].as_str().unwrap())];
+        for frame in values["stackTrace"]["frames"].as_array().into_iter().flatten() {
+            let method = &frame["method"];
+            let class = in_source(method["type"]["name"].as_str().unwrap());
+            let name = method["name"].as_str().unwrap();
+            stack.push(format!("{class}.{name} {}", frame["lineNumber"].as_u64().unwrap_or_default()));
+        }
+        *stacks.entry(stack).or_default() += values[field].as_u64().unwrap();
+    }
+    stacks
+}
+
+#[test]
+fn a_recording_of_a_jdk_has_the_figures_and_stacks_of_jfr() {
+    require_program!("jfr");
+    let folder = tempfile::tempdir().unwrap();
+    // Events of buffers, and samples alone.
+    let settings =
+        ["jdk.ObjectAllocationInNewTLAB#enabled=true,jdk.ObjectAllocationOutsideTLAB#enabled=true", ""];
+    for (number, settings) in settings.into_iter().enumerate() {
+        let recording = folder.path().join(format!("{number}.jfr"));
+        let options = ["settings=profile", &format!("filename={}", recording.display()), settings].join(",");
+        let mut java = Command::new("java");
+        java.arg(format!("-XX:StartFlightRecording={}", options.trim_end_matches(',')));
+        java.arg("-cp").arg(classes()).args(["HeapClasses", "200000000"]);
+        let output = java.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+        let ended = Ended::of(["report", recording.to_str().unwrap(), "--format", "json"]).assert_done();
+
+        let mut expected = if number == 0 {
+            by_jfr(&recording, "jdk.ObjectAllocationInNewTLAB", "tlabSize")
+        } else {
+            by_jfr(&recording, "jdk.ObjectAllocationSample", "weight")
+        };
+        if number == 0 {
+            for (class, bytes) in by_jfr(&recording, "jdk.ObjectAllocationOutsideTLAB", "allocationSize") {
+                *expected.entry(class).or_default() += bytes;
+            }
+        }
+        let report = ended.report();
+        let mut found = BTreeMap::<_, u64>::new();
+        for stack in &report.stacks {
+            let (class, frames) = stack.frames.split_first().unwrap();
+            assert_eq!(class.kind, "class");
+            let frames = frames.iter().map(|frame| format!("{} {}", frame.symbol, frame.line));
+            let stack_shown: Vec<_> = [class.symbol.clone()].into_iter().chain(frames).collect();
+            *found.entry(stack_shown).or_default() += stack.allocated.bytes;
+        }
+        assert_eq!(found, expected);
+        assert!(found.keys().flatten().any(|frame| frame.starts_with("HeapClasses.work ")));
+    }
+}
+
+/// The name of a class in source notation.
+fn in_source(name: &str) -> String {
+    match name {
+        "[B" => "byte[]".to_owned(),
+        "[I" => "int[]".to_owned(),
+        "[J" => "long[]".to_owned(),
+        "[C" => "char[]".to_owned(),
+        _ => match name.strip_prefix("[L").and_then(|element| element.strip_suffix(';')) {
+            Some(element) => format!("{}[]", element.replace('/', ".")),
+            None => name.replace('/', "."),
+        },
+    }
 }
