@@ -99,6 +99,9 @@ const FOR_BENCHMARKS: &[Prerequisite] = &[
     program("sqlite3", "sqlite3"),
     // Runs the live view in a terminal.
     program("tmux", "tmux"),
+    // jeprof draws with Graphviz.
+    program("jeprof", "libjemalloc-dev"),
+    program("dot", "graphviz"),
 ];
 
 /// Tools to compare with; the table says so if one is unavailable.

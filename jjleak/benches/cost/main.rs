@@ -9,6 +9,7 @@
 mod attached;
 mod bounds;
 mod daemon;
+mod dumps;
 mod java;
 mod machine;
 mod matrix;
@@ -44,7 +45,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -59,6 +60,7 @@ const PARTS: [Part; 14] = [
     Part { name: "objects", measure: objects::measure },
     Part { name: "daemon", measure: daemon::measure },
     Part { name: "own", measure: own::measure },
+    Part { name: "dumps", measure: dumps::measure },
 ];
 
 fn main() -> Result<()> {

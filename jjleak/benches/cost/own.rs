@@ -223,7 +223,7 @@ fn jjleak(folder: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Jjleak>
 
 /// Readings of jjleak and its processes that read symbols or open files, which may end at any moment.
 #[derive(Default)]
-struct Readings {
+pub(crate) struct Readings {
     /// The highest sum of resident memory at one moment.
     peak_kib: f64,
     /// CPU time of each process.
@@ -231,7 +231,7 @@ struct Readings {
 }
 
 impl Readings {
-    fn take(&mut self, pid: Pid) {
+    pub(crate) fn take(&mut self, pid: Pid) {
         let mut resident_kib = self.take_one(pid);
         for child in children_of(pid) {
             let command = fs::read(child.proc_file("cmdline")).unwrap_or_default();
@@ -254,9 +254,13 @@ impl Readings {
         resident.unwrap_or_default()
     }
 
+    pub(crate) fn peak_mib(&self) -> f64 {
+        self.peak_kib / 1024.
+    }
+
     fn taken(&self, end: Duration) -> Taken {
         let cpu: Duration = self.cpu.values().sum();
-        Taken { peak_mib: self.peak_kib / 1024., cpu_s: cpu.as_secs_f64(), end_s: end.as_secs_f64() }
+        Taken { peak_mib: self.peak_mib(), cpu_s: cpu.as_secs_f64(), end_s: end.as_secs_f64() }
     }
 }
 

@@ -12,11 +12,21 @@ pub(super) struct Pools {
     symbols: FastMap<u64, Text>,
     /// Numbers of their names.
     classes: FastMap<u64, u64>,
-    /// Numbers of their classes and names.
-    methods: FastMap<u64, (u64, u64)>,
+    methods: FastMap<u64, Method>,
     frame_types: FastMap<u64, Text>,
     stacks: FastMap<u64, Vec<FrameAt>>,
 }
+
+/// A method, by the numbers of its class, name and descriptor; or a function, as async-profiler writes it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Method {
+    class: u64,
+    name: u64,
+    descriptor: u64,
+}
+
+/// End of the descriptor that async-profiler gives functions, which have the file's name for a class (`src/flightRecorder.cpp`).
+const OF_FUNCTION: &str = ")L;";
 
 /// A frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,7 +74,10 @@ impl Pools {
             "jdk.types.Symbol" => drop(self.symbols.insert(key, text("string"))),
             "jdk.types.FrameType" => drop(self.frame_types.insert(key, text("description"))),
             "java.lang.Class" => drop(self.classes.insert(key, number("name"))),
-            "jdk.types.Method" => drop(self.methods.insert(key, (number("type"), number("name")))),
+            "jdk.types.Method" => {
+                let (class, name, descriptor) = (number("type"), number("name"), number("descriptor"));
+                self.methods.insert(key, Method { class, name, descriptor });
+            }
             "jdk.types.StackTrace" => {
                 let of_frame = of.type_of("frames").and_then(|of_frame| types.get(of_frame));
                 if let (Some(of_frame), Some(Value::Array(frames))) = (of_frame, of.field(object, "frames")) {
@@ -83,25 +96,27 @@ impl Pools {
 
     /// A frame with its names.
     pub(super) fn frame(&self, frame: FrameAt) -> NamedFrame {
-        let (class, name) = self.methods.get(&frame.method).copied().unwrap_or_default();
-        let (class, name) = (self.class(class), self.symbol(name));
+        let Method { class, name, descriptor } = self.methods.get(&frame.method).copied().unwrap_or_default();
+        let (name, line) = (self.symbol(name).to_owned(), frame.line);
         let kind = match self.frame_types.get(&frame.kind).map_or("", |kind| self.text(kind)) {
             "Inlined" => NamedKind::JavaInlined,
             "Kernel" => NamedKind::Kernel,
-            // async-profiler's for functions that are no methods.
             "C++" => NamedKind::Native,
-            "Native" if class.is_empty() => NamedKind::Native,
+            _ if self.symbol(descriptor).ends_with(OF_FUNCTION) => NamedKind::Native,
             _ => NamedKind::Java,
         };
-        let is_method = matches!(kind, NamedKind::Java | NamedKind::JavaInlined) && !class.is_empty();
-        let function = if is_method { format!("{class}.{name}") } else { name.to_owned() };
+        if !matches!(kind, NamedKind::Java | NamedKind::JavaInlined) {
+            let module = self.class_symbol(class).to_owned();
+            return NamedFrame { function: name, line, module, kind, ..NamedFrame::default() };
+        }
+        let function = format!("{}.{name}", self.class(class));
         let inlined = kind == NamedKind::JavaInlined;
-        NamedFrame { function, line: frame.line, kind, inlined, ..NamedFrame::default() }
+        NamedFrame { function, line, inlined, kind, ..NamedFrame::default() }
     }
 
     /// Name of a class, in source notation.
     pub(super) fn class(&self, number: u64) -> String {
-        let name = self.classes.get(&number).map_or("", |name| self.symbol(*name));
+        let name = self.class_symbol(number);
         let dimensions = name.bytes().take_while(|byte| *byte == b'[').count();
         let element = match &name[dimensions..] {
             "Z" => "boolean",
@@ -116,6 +131,11 @@ impl Pools {
         };
         let element = if dimensions == 0 { name } else { element };
         format!("{}{}", element.replace('/', "."), "[]".repeat(dimensions.min(255)))
+    }
+
+    /// Name of a class, as HotSpot has it.
+    fn class_symbol(&self, number: u64) -> &str {
+        self.classes.get(&number).map_or("", |name| self.symbol(*name))
     }
 
     fn symbol(&self, number: u64) -> &str {

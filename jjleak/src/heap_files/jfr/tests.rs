@@ -24,7 +24,11 @@ const TYPES: [(u64, &str, &[Field]); 11] = [
     (LONG, "long", &[]),
     (SYMBOL, "jdk.types.Symbol", &[("string", STRING, false, false)]),
     (CLASS, "java.lang.Class", &[("name", SYMBOL, true, false)]),
-    (METHOD, "jdk.types.Method", &[("type", CLASS, true, false), ("name", SYMBOL, true, false)]),
+    (
+        METHOD,
+        "jdk.types.Method",
+        &[("type", CLASS, true, false), ("name", SYMBOL, true, false), ("descriptor", SYMBOL, true, false)],
+    ),
     (FRAME_TYPE, "jdk.types.FrameType", &[("description", STRING, false, false)]),
     (
         FRAME,
@@ -124,17 +128,27 @@ fn description() -> Vec<u8> {
 }
 
 fn pools() -> Vec<u8> {
-    let symbols = ["java/util/ArrayList", "grow", "[Ljava/lang/String;", "Main", "main", "", "malloc"];
+    let symbols = [
+        "java/util/ArrayList",
+        "grow",
+        "[Ljava/lang/String;",
+        "Main",
+        "main",
+        "libc.so.6",
+        "malloc",
+        "()V",
+        "()L;",
+    ];
     let symbols: Vec<_> =
         (1..).zip(symbols).map(|(key, symbol)| [number(key), text(symbol)].concat()).collect();
     let kinds = ["Inlined", "JIT compiled", "Native"];
     let kinds: Vec<_> = (1..).zip(kinds).map(|(key, kind)| [number(key), text(kind)].concat()).collect();
     let pools = [
-        [numbers(&[SYMBOL, 7]), symbols.concat()].concat(),
+        [numbers(&[SYMBOL, 9]), symbols.concat()].concat(),
         // By the numbers of their names.
         numbers(&[CLASS, 4, 1, 1, 2, 3, 3, 4, 4, 6]),
-        // By their classes and names.
-        numbers(&[METHOD, 3, 1, 1, 2, 2, 3, 5, 3, 4, 7]),
+        // By their classes, names and descriptors.
+        numbers(&[METHOD, 3, 1, 1, 2, 8, 2, 3, 5, 8, 3, 4, 7, 9]),
         [numbers(&[FRAME_TYPE, 3]), kinds.concat()].concat(),
         // Of Java: an inlined method, line 7, and the one that it is inlined into. Of C: malloc.
         numbers(&[STACK, 2, 1, 2, 1, 7, 1, 2, 9, 2, 2, 1, 3, 0, 3]),
@@ -186,7 +200,8 @@ fn native_memory_is_live_until_it_is_freed_and_comes_before_objects() {
     let file = read(&chunk(&events)[..]).unwrap();
     assert_eq!(stacks(&file), [("malloc Native 0".to_owned(), amount(2, 48), Some(amount(3, 148)))]);
     assert_eq!(file.format, NamedFormat::Jfr(JfrEvents::Native));
-    assert_eq!(file.frames.iter().filter(|frame| frame.kind == NamedKind::Native).count(), 1);
+    let functions: Vec<_> = file.frames.iter().filter(|frame| frame.kind == NamedKind::Native).collect();
+    assert_eq!(functions.iter().map(|frame| frame.module.as_str()).collect::<Vec<_>>(), ["libc.so.6"]);
 }
 
 #[test]
