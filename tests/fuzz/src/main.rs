@@ -90,7 +90,7 @@ fn class_histogram(data: &[u8]) {
 /// Reads a heap profile of an allocator, which can come from anywhere.
 fn heap_file(data: &[u8]) {
     if let Ok(heap) = jjleak::heap_files::read(data) {
-        for stack in heap.stacks() {
+        for stack in heap.parts.iter().flat_map(|part| part.stacks(heap.scaling)) {
             assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
         }
     }
