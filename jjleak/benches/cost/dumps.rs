@@ -68,7 +68,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     })
 }
 
-/// What a tool took.
+/// Time and memory that a tool took.
 struct Taken {
     seconds: f64,
     mebibytes: f64,

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::{Ages, Block, Cohort};
 
-/// What is known of a stack's live blocks besides their totals. Takes 8 bytes if there is nothing.
+/// Details of a stack's live blocks besides their totals. Takes 8 bytes if there are none.
 #[derive(Debug, Clone, Default)]
 pub struct Details(Option<Box<BlockDetails>>);
 
-/// What is known of live blocks.
+/// Details of live blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockDetails {
     /// Live totals by time of allocation, without empty cohorts; empty if ages are unknown.

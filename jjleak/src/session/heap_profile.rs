@@ -1,34 +1,26 @@
 //! Profiles of the text files that allocators write: names come from the files that the program had mapped.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::mem;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jjleak_common::stack::{StackFrame, StackStatus};
 
-use super::Header;
-use super::debuginfod::{Debuginfod, DebuginfodServers};
+use super::heap_frames::{AllocatorFrames, Paths, PerfMapFile};
+use super::naming::Naming;
 use super::saved_series::{Instance, SavedProfile};
-use crate::fast_map::{FastMap, FastSet};
+use crate::fast_map::FastSet;
 use crate::heap_files::{self, Damage, Estimate, Part, Scaling};
-use crate::perf_map::{self, NamedRanges};
-use crate::processes::{FileSources, FileStore, Mapping, SavedMappings, Unopened, parse_maps};
+use crate::processes::{FileSources, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
-    Coverage, DistinctIds, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile,
-    Totals, is_allocation_function, is_of_allocator,
+    Coverage, DistinctIds, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile, Totals,
 };
-use crate::snapshot::{FoundMappings, RawStack, SharedFrame};
+use crate::snapshot::{FoundMappings, RawStack};
 use crate::symbolize::child::OWN_PROGRAM;
-use crate::symbolize::{StackNames, Symbolizer, generated};
-
-/// Maximum length of a perf map.
-const MAX_PERF_MAP: u64 = perf_map::MAX_BYTES;
+use crate::symbolize::{StackNames, Symbolizer};
 
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
@@ -233,27 +225,6 @@ pub(super) fn raw_stack(addresses: &[u64]) -> RawStack {
     RawStack { status: StackStatus::Foreign, found: FoundMappings::default(), thread: 0, frames }
 }
 
-/// Frames of the allocator's own functions.
-#[derive(Default)]
-pub(super) struct AllocatorFrames {
-    /// True for an allocation function, by the address of the frame, which is kept so that no other has this address.
-    allocate: FastMap<*const Frame, (SharedFrame, bool)>,
-}
-
-impl AllocatorFrames {
-    /// Number of innermost frames before the allocation function that the program has called. Without names, that is the last function of
-    /// the allocator's file.
-    pub(super) fn count(&mut self, frames: &[SharedFrame]) -> usize {
-        let is_allocation = |frame: &SharedFrame| {
-            let new = || (Arc::clone(frame), is_allocation_function(&frame.symbol));
-            self.allocate.entry(Arc::as_ptr(frame)).or_insert_with(new).1
-        };
-        let of_file =
-            || frames.iter().take_while(|frame| is_of_allocator(&frame.module)).count().checked_sub(1);
-        frames.iter().rposition(is_allocation).or_else(of_file).unwrap_or(0)
-    }
-}
-
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -268,145 +239,11 @@ fn totals(estimate: Estimate) -> (Totals, Totals) {
     )
 }
 
-/// Sources of names besides the files that the profile lists.
-#[derive(Debug, Clone, Default)]
-pub struct Naming {
-    /// Perf map of the process; without one, `perf-PID.map` beside the profile.
-    pub perf_map: Option<PathBuf>,
-    /// Folder with the root file system of the process.
-    pub sysroot: Option<PathBuf>,
-    /// Headers of requests for profiles that a server has.
-    pub headers: Vec<Header>,
-    /// Servers to ask for files that are not here.
-    pub debuginfod: Option<DebuginfodServers>,
-}
-
-impl Naming {
-    /// Places of the files that profiles name.
-    pub(super) fn sources(&self) -> FileSources {
-        let store = |servers| Rc::new(Debuginfod::new(servers)) as Rc<dyn FileStore>;
-        let store = self.debuginfod.clone().map(store);
-        FileSources { root: self.sysroot.clone(), store }
-    }
-}
-
-/// Names of generated code.
-#[derive(Default)]
-struct PerfMapFile {
-    names: NamedRanges,
-    /// Frames with these names, by address.
-    known: FastMap<u64, Vec<SharedFrame>>,
-}
-
-impl PerfMapFile {
-    /// Reads the perf map, if there is one; the reason why it cannot be read is a remark.
-    fn of(naming: &Naming, profile: &Path, pid: u32, remarks: &mut Vec<String>) -> Self {
-        let beside = || profile.with_file_name(format!("perf-{pid}.map"));
-        let is_given = naming.perf_map.is_some();
-        let path = naming.perf_map.clone().unwrap_or_else(beside);
-        let mut names = NamedRanges::default();
-        let mut text = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(MAX_PERF_MAP + 1).read_to_end(&mut text));
-        match read {
-            Ok(_) if text.len() as u64 > MAX_PERF_MAP => {
-                remarks.push(format!("{} is longer than {} MiB", path.display(), MAX_PERF_MAP >> 20));
-            }
-            Ok(_) => names.add_text(&text),
-            Err(error) if is_given => remarks.push(format!("no names from {}: {error}", path.display())),
-            Err(_) => {}
-        }
-        if names.bad_lines() > 0 {
-            remarks.push(format!("{} lines of {} cannot be read", names.bad_lines(), path.display()));
-        }
-        Self { names, known: FastMap::default() }
-    }
-
-    /// Names the frames that are in no file.
-    fn add(&mut self, frames: Vec<SharedFrame>, is_jvm: bool) -> Vec<SharedFrame> {
-        if self.names.is_empty() {
-            return frames;
-        }
-        let mut named = Vec::with_capacity(frames.len());
-        for frame in frames {
-            if !frame.symbol.is_empty() || !frame.module.is_empty() {
-                named.push(frame);
-                continue;
-            }
-            let new = || {
-                // A return address can be behind the end of the code.
-                let name = self.names.find(frame.address.saturating_sub(1));
-                name.map_or_else(|| vec![Arc::clone(&frame)], |name| generated(frame.address, name, is_jvm))
-            };
-            named.extend_from_slice(self.known.entry(frame.address).or_insert_with(new));
-        }
-        named
-    }
-}
-
-/// Paths of mapped code.
-struct Paths {
-    /// By address.
-    code: BTreeMap<u64, (Range<u64>, String)>,
-    /// Frames with these paths, by address.
-    known: FastMap<u64, SharedFrame>,
-}
-
-impl Paths {
-    fn new(mappings: &[Mapping]) -> Self {
-        let code = mappings.iter().filter(|mapping| mapping.executable);
-        let by_begin = |mapping: &Mapping| {
-            let path = mapping.path.display().to_string();
-            (mapping.addresses.start, (mapping.addresses.clone(), path))
-        };
-        Self { code: code.map(by_begin).collect(), known: FastMap::default() }
-    }
-
-    /// Adds the paths of files that could not be opened.
-    fn add(&mut self, frames: &mut [SharedFrame]) {
-        for frame in frames.iter_mut().filter(|frame| frame.module.is_empty()) {
-            if let Some(known) = self.known.get(&frame.address) {
-                *frame = Arc::clone(known);
-            } else if let Some(path) = self.of(frame.address) {
-                *frame = Arc::new(Frame { module: path.to_owned(), ..Frame::clone(frame) });
-                self.known.insert(frame.address, Arc::clone(frame));
-            }
-        }
-    }
-
-    fn of(&self, address: u64) -> Option<&str> {
-        let (_, (range, path)) = self.code.range(..address).next_back()?;
-        // A return address can be behind the end of the code.
-        range.contains(&(address - 1)).then_some(path)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    #[test]
-    fn functions_of_the_allocator_below_the_one_that_was_called_are_left_out() {
-        let frame = |symbol: &str| Arc::new(Frame { symbol: symbol.to_owned(), ..Frame::default() });
-        let frames =
-            ["prof_backtrace", "je_malloc", "operator new(unsigned long)", "insert", "main"].map(frame);
-        let allocator_frames = |frames: &[SharedFrame]| AllocatorFrames::default().count(frames);
-        let shown: Vec<_> =
-            frames[allocator_frames(&frames)..].iter().map(|frame| frame.symbol.as_str()).collect();
-        assert_eq!(shown, ["operator new(unsigned long)", "insert", "main"]);
-        assert_eq!(allocator_frames(&frames[3..]), 0, "no allocation function has a name");
-        let of_allocator =
-            Arc::new(Frame { module: "/usr/lib/libjemalloc.so.2".to_owned(), ..Frame::default() });
-        let unnamed = [of_allocator.clone(), of_allocator, frames[3].clone(), frames[4].clone()];
-        assert_eq!(allocator_frames(&unnamed), 1);
-        for allocates in
-            ["_rjem_calloc", "_rjem_je_malloc_default", "__rustc[8a0a]::__rust_alloc", "__rust_realloc"]
-        {
-            assert!(is_allocation_function(allocates), "{allocates}");
-        }
-        assert!(!is_allocation_function("malloc_trim") && !is_allocation_function("Pool::malloc"));
-    }
 
     fn read_heap(text: &[u8], path: &Path) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
         let sources = FileSources::default();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use jjleak_common::stack::StackFrame;
 
-use super::heap_profile::{AllocatorFrames, raw_stack, unopened};
+use super::heap_frames::AllocatorFrames;
+use super::heap_profile::{raw_stack, unopened};
 use crate::fast_map::{FastMap, FastSet};
 use crate::pprof::MappedFile;
 use crate::processes::{FileSources, ModuleTable, Unopened};

@@ -7,7 +7,7 @@ use crate::fast_map::FastMap;
 use crate::heap_files::named::{Amount, NamedFile, NamedFormat, NamedFrame, NamedKind, NamedStack};
 use crate::heap_files::{Damage, Error, MAX_ADDRESSES};
 
-/// What a recording's figures are of. One is shown: the first of these that the recording has.
+/// Kinds of figures in a recording. The first of these that it has is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum JfrEvents {
     /// Calls of `malloc` and the like, and of `free`: `profiler.Malloc` and `profiler.Free`.
@@ -84,7 +84,7 @@ struct Call {
     stack: u32,
 }
 
-/// What was read so far.
+/// Stacks, calls and sums of the chunks so far.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     file: NamedFile,
@@ -194,7 +194,7 @@ impl Recorded {
     }
 }
 
-/// What is live and what was allocated, by stack.
+/// Live and allocated memory by stack.
 fn of_calls(mut calls: Vec<Call>) -> FastMap<u32, (Amount, Amount)> {
     // Each thread's calls are written at once.
     calls.sort_by_key(|call| call.time);
@@ -202,7 +202,7 @@ fn of_calls(mut calls: Vec<Call>) -> FastMap<u32, (Amount, Amount)> {
     let mut blocks = FastMap::<u64, (u32, u64)>::default();
     for Call { address, bytes, stack, .. } in calls {
         let Some(bytes) = bytes else {
-            // What was allocated before the recording, or is not in a sample, is unknown.
+            // The block is unknown if it was allocated before the recording, or is not in a sample.
             if let Some((stack, bytes)) = blocks.remove(&address)
                 && let Some((live, _)) = amounts.get_mut(&stack)
             {

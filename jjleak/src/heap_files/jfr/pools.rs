@@ -1,4 +1,4 @@
-//! What events refer to: stacks, methods, classes and their names.
+//! Stacks, methods, classes and their names, to which events refer by number.
 
 use super::cursor::{Cursor, Damaged, Text};
 use super::types::{Type, Types, Value};
@@ -44,7 +44,7 @@ impl Pools {
         for _ in 0..5 {
             cursor.number()?;
         }
-        // What kind of event it is.
+        // The kind of the event.
         cursor.byte()?;
         for _ in 0..cursor.count()? {
             let number = cursor.number()?;
