@@ -10,6 +10,7 @@ mod attached;
 mod bounds;
 mod daemon;
 mod dumps;
+mod estimates;
 mod java;
 mod machine;
 mod matrix;
@@ -45,7 +46,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -53,6 +54,7 @@ const PARTS: [Part; 15] = [
     Part { name: "rows", measure: rows::measure },
     Part { name: "sites", measure: sites::measure },
     Part { name: "bounds", measure: bounds::measure },
+    Part { name: "estimates", measure: estimates::measure },
     Part { name: "snapshots", measure: snapshots::measure },
     Part { name: "names", measure: names::measure },
     Part { name: "views", measure: views::measure },

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
 
@@ -175,6 +176,27 @@ impl<'a> Difference<'a> {
         Some(Self { before, after, scale, stacks })
     }
 
+    /// Time between the profiles; `None` if they are of different processes, scaled, or count allocations from different times on.
+    /// Dumps of allocators have no time of their beginning, and count from the process's start.
+    #[must_use]
+    pub fn between(&self) -> Option<Duration> {
+        let (before, after) = (&self.before.process, &self.after.process);
+        let same = before.pid == after.pid
+            && before.start_time == after.start_time
+            && (before.pid != 0 || !before.exe.is_empty() && before.exe == after.exe);
+        let same_beginning = self.before.started_at == self.after.started_at
+            || self.before.elapsed().is_zero() && self.after.elapsed().is_zero();
+        let between = Duration::try_from(self.after.taken_at.duration_since(self.before.taken_at)).ok()?;
+        (same && same_beginning && self.scale.is_none() && !between.is_zero()).then_some(between)
+    }
+
+    /// Change of bytes per second; `None` if the time between the profiles is not known.
+    #[must_use]
+    pub fn per_second(&self, before: Totals, after: Totals) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "rates are rounded")]
+        self.between().map(|between| delta(before.bytes, after.bytes) as f64 / between.as_secs_f64())
+    }
+
     /// Live totals of both profiles.
     #[must_use]
     pub fn live(&self) -> (Totals, Totals) {
@@ -198,6 +220,28 @@ fn scaled(totals: Totals, scale: Option<f64>) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_needs_one_process_that_is_counted_from_one_time_on() {
+        let before = sample::profile();
+        let mut after = before.clone();
+        after.taken_at += Duration::from_secs(10);
+        let per_second = |before: &Profile, after: &Profile| {
+            let difference = Difference::new(before, after, Matching::default(), false).unwrap();
+            let totals = |bytes| Totals { bytes, objects: 1 };
+            difference.per_second(totals(100), totals(50))
+        };
+        assert_eq!(per_second(&before, &after), Some(-5.));
+        let later = Profile { started_at: before.taken_at, ..after.clone() };
+        assert_eq!(per_second(&before, &later), None);
+        let dump = |of: &Profile| Profile { started_at: of.taken_at, ..of.clone() };
+        assert_eq!(per_second(&dump(&before), &dump(&after)), Some(-5.));
+        let mut other = after.clone();
+        other.process.pid += 1;
+        assert_eq!(per_second(&before, &other), None);
+        assert_eq!(per_second(&after, &before), None);
+        assert_eq!(per_second(&before, &before), None);
+    }
     use crate::profile::StackProfile;
     use crate::render::sample;
     use std::time::Duration;

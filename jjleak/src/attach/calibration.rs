@@ -3,6 +3,7 @@
 use std::arch::naked_asm;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -14,12 +15,13 @@ use crate::processes::{Mapping, Pid};
 /// File of the timed functions.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Calls per timing: less than half a millisecond in total.
-const EMULATED_CALLS: u32 = 500;
+/// Calls per timing: some 0.2 ms.
+const EMULATED_CALLS: u32 = 300;
 /// On a busy virtual machine, each call can take 50 microseconds.
 const STEPPED_CALLS: u32 = 20;
-/// Number of timings in CPU time, of which the fastest counts: disturbances only make them longer.
-const TIMINGS: u32 = 3;
+/// Number of timings in CPU time, of which the median counts. Interrupts and cold caches make one longer; in a virtual machine, time that
+/// the host took earlier is subtracted from a thread's CPU time later, which makes one shorter.
+const TIMINGS: usize = 5;
 
 /// Number of measurements, of which the first plausible one counts. Other programs with probes in the same file can disturb one.
 const ATTEMPTS: u32 = 5;
@@ -104,6 +106,10 @@ fn measure(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps
 }
 
 fn measure_once(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps> {
+    /// Two measurements at a time would hit each other's probes: each process that is profiled begins one.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = Instant::now();
     let mappings = Mapping::all(Pid::new(std::process::id())?).ok()?;
     let place = |function: extern "C" fn()| offset(&mappings, function as *const () as u64);
@@ -135,5 +141,40 @@ fn time(function: extern "C" fn(), calls: u32) -> f64 {
         (0..calls).for_each(|_| std::hint::black_box(function)());
         thread_cpu_time().saturating_sub(begun).as_secs_f64() * 1e9 / f64::from(calls)
     };
-    (0..TIMINGS).map(|_| timing()).fold(f64::INFINITY, f64::min)
+    let mut timings: [f64; TIMINGS] = std::array::from_fn(|_| timing());
+    timings.sort_unstable_by(f64::total_cmp);
+    timings[TIMINGS / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+    use std::thread::ThreadId;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn measurements_wait_for_each_other() {
+        let attached = Arc::new(Mutex::new(Vec::<ThreadId>::new()));
+        let begin = || {
+            let attached = Arc::clone(&attached);
+            Calibration::begin(move |_, _| {
+                attached.lock().unwrap().push(thread::current().id());
+                thread::sleep(Duration::from_millis(1));
+                File::open("/dev/null").map(OwnedFd::from)
+            })
+        };
+        let [one, other] = [begin(), begin()].map(Option::unwrap);
+
+        assert_eq!((one.outcome(), other.outcome()), (None, None), "probes that are not there have a cost");
+
+        // Each attempt attaches probes at entries, and then at returns.
+        let attached = attached.lock().unwrap();
+        assert!(
+            attached.len() >= 4 && attached.chunks(2).all(|attempt| attempt[0] == attempt[1]),
+            "{attached:?}"
+        );
+    }
 }

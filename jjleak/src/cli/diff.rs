@@ -52,9 +52,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         .outputs
         .format
         .iter()
-        .find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
+        .find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg | Format::Html))
     {
-        let what = format!("--format {format}: diff writes text, json or svg");
+        let what = format!("--format {format}: diff writes text, json, svg or html");
         return Err(Failure::new(USAGE, what, "choose one of these formats"));
     }
     let naming = args.naming.naming()?;

@@ -3,6 +3,7 @@
 mod findings;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ use crate::diagnosis::Grown;
 use crate::processes::{Credentials, Pid, Process};
 use crate::profile::SourceKind;
 use crate::push::Pusher;
+use crate::render::duration;
 
 /// Maximum number of hung profiling threads, each of which holds memory and probes. At this number, profiling stops.
 const MAX_STUCK: usize = 8;
@@ -59,8 +61,8 @@ pub(super) struct Core {
     pub(super) grown: BTreeMap<Pid, Grown>,
     /// Latest profiles of Java heaps of watched processes.
     pub(super) heaps: BTreeMap<Pid, Finding>,
-    /// Processes whose Java heap is to be profiled next, with their start times.
-    pub(super) heaps_to_profile: Vec<(Pid, u64)>,
+    /// Profiles that follow those which have just ended.
+    pub(super) next: Vec<Next>,
     pub(super) jobs: Vec<Job>,
     /// Jobs that did not stop in time and have been abandoned.
     pub(super) stuck: Vec<Job>,
@@ -83,6 +85,36 @@ pub(super) struct Core {
     has_reported_group: bool,
 }
 
+/// A profile of a process after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) pid: Pid,
+    pub(super) start_time: u64,
+    pub(super) kind: NextKind,
+}
+
+/// Reason for a profile after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NextKind {
+    /// The Java heap grows.
+    JavaHeap,
+    /// The last profile could not be judged within the bound of its cost; everything is counted for this time.
+    Exact(Duration),
+}
+
+impl fmt::Display for NextKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::JavaHeap => formatter.write_str("its Java heap grows"),
+            Self::Exact(time) => write!(
+                formatter,
+                "counting everything for {}, which profile.exact_for permits, as profile.max_overhead leaves it without a verdict",
+                duration(*time)
+            ),
+        }
+    }
+}
+
 impl Shared {
     pub(super) fn new(
         config: Config,
@@ -96,7 +128,7 @@ impl Shared {
             findings: BTreeMap::new(),
             grown: BTreeMap::new(),
             heaps: BTreeMap::new(),
-            heaps_to_profile: Vec::new(),
+            next: Vec::new(),
             jobs: Vec::new(),
             stuck: Vec::new(),
             began: since_boot(),
@@ -173,15 +205,15 @@ impl Shared {
         if core.stuck.len() >= MAX_STUCK {
             return;
         }
-        for (pid, start_time) in mem::take(&mut core.heaps_to_profile) {
-            if let Some(watched) = core.watcher.same(pid, start_time) {
-                tracing::info!(
-                    "profiling the Java heap of {} (pid {pid}), which grows",
-                    watched.process.comm
-                );
-                let order = core.order(pid, start_time, SourceKind::JavaHeap);
-                self.start(&mut core, order, "its Java heap grows".to_owned(), profiler, messages);
-            }
+        for Next { pid, start_time, kind } in mem::take(&mut core.next) {
+            let Some(watched) = core.watcher.same(pid, start_time) else { continue };
+            let comm = watched.process.comm.clone();
+            let order = match kind {
+                NextKind::JavaHeap => core.order(pid, start_time, SourceKind::JavaHeap),
+                NextKind::Exact(time) => core.order(pid, start_time, SourceKind::Malloc).exact(time),
+            };
+            tracing::info!("profiling {comm} (pid {pid}) again: {kind}");
+            self.start(&mut core, order, kind.to_string(), profiler, messages);
         }
         let now = since_boot();
         // Includes jobs whose process has ended and whose last profile is still being taken.
@@ -210,7 +242,6 @@ impl Shared {
         let job = Job::start(
             order,
             why,
-            core.config.profile.duration.0,
             Arc::clone(profiler),
             (Arc::clone(&self.history), self.pusher.clone()),
             messages.clone(),
@@ -242,6 +273,8 @@ impl Core {
             start_time,
             source,
             settle: profile.settle.0,
+            duration: profile.duration.0,
+            may_extend: true,
             // The last profile is at the end in any case.
             snapshot: profile.snapshot.0.min(profile.duration.0),
             sample_bytes: profile.sample_bytes.0,
@@ -348,7 +381,8 @@ impl Core {
     /// verdict.
     pub(super) fn interrupt(&mut self) {
         let running = self.jobs.iter().map(|job| (job.pid, job.start_time));
-        for (pid, start_time) in running.chain(mem::take(&mut self.heaps_to_profile)) {
+        let next = mem::take(&mut self.next);
+        for (pid, start_time) in running.chain(next.iter().map(|next| (next.pid, next.start_time))) {
             if let Some(watched) = self.watcher.same(pid, start_time) {
                 watched.case.interrupt();
             }

@@ -26,6 +26,9 @@ use crate::profile::{Profile, SourceKind};
 use crate::push::Pusher;
 use crate::render::{Contents, Format, GraphLimits, Options, Value, render};
 
+/// What is counted for a short time is judged once it is as old as this part of the time.
+const SETTLES_IN_EXACT: u32 = 4;
+
 /// Process to profile, and settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Order {
@@ -35,6 +38,10 @@ pub struct Order {
     pub start_time: u64,
     /// The source: allocations, or the Java heap.
     pub source: SourceKind,
+    /// Maximum time, and as long again if there is no verdict by then and `may_extend`.
+    pub duration: Duration,
+    /// See `duration`.
+    pub may_extend: bool,
     /// Minimum age of allocations that are judged.
     pub settle: Duration,
     /// Interval between profiles.
@@ -44,6 +51,24 @@ pub struct Order {
     /// Overhead limit in per cent of the process's own CPU time; `None` for no limit. If counting everything exceeds it,
     /// allocations are counted in windows of time.
     pub max_overhead: Option<f64>,
+}
+
+impl Order {
+    /// Counts everything, for a short time.
+    #[must_use]
+    pub fn exact(self, time: Duration) -> Self {
+        let settle = self.settle.min(time / SETTLES_IN_EXACT);
+        let snapshot = self.snapshot.min(time);
+        Self {
+            duration: time,
+            may_extend: false,
+            settle,
+            snapshot,
+            sample_bytes: 0,
+            max_overhead: None,
+            ..self
+        }
+    }
 }
 
 /// Receives the profiles of a snapshot.
@@ -220,7 +245,6 @@ impl Job {
     pub fn start(
         order: Order,
         why: String,
-        duration: Duration,
         profiler: Profiler,
         (history, pusher): (Arc<Mutex<History>>, Option<Arc<Pusher>>),
         messages: Sender<Message>,
@@ -285,7 +309,7 @@ impl Job {
             let _ = messages.blocking_send(Message::Ended(run));
             memory::trim();
         })?;
-        let Order { pid, start_time, source, .. } = order;
+        let Order { pid, start_time, source, duration, may_extend, .. } = order;
         let user = Credentials::of(pid).ok().map(|credentials| credentials.user);
         let deadline = Instant::now() + duration;
         Ok(Self {
@@ -294,7 +318,7 @@ impl Job {
             source,
             user,
             deadline,
-            grace: Some(duration),
+            grace: may_extend.then_some(duration),
             is_stopping: false,
             is_conclusive: false,
             stop,

@@ -79,6 +79,8 @@ mod tests {
     fn a_plan_is_what_was_ordered() {
         let pid = Pid::new(42).unwrap();
         let order = Order {
+            duration: Duration::from_secs(300),
+            may_extend: true,
             source: SourceKind::Malloc,
             pid,
             start_time: 1,

@@ -24,6 +24,7 @@ mod html;
 pub mod json;
 mod label;
 mod listing;
+mod marks;
 mod object_summary;
 mod objects;
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod merge;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use super::marks::{MARKS, NOT_JUDGED, StackMarks};
 use crate::analyze::Difference;
 use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
 use merge::{Following, Merge};
@@ -16,6 +17,8 @@ pub(super) struct FlameStack<'a> {
     /// Zero if there is one profile.
     pub(super) before: Totals,
     pub(super) live: Totals,
+    /// Index into [`MARKS`].
+    pub(super) mark: usize,
 }
 
 impl FlameStack<'_> {
@@ -50,14 +53,18 @@ pub(super) struct Node<'a> {
     pub(super) width: Totals,
     /// Width of the stacks that end here, or in frames that are too narrow.
     pub(super) own_width: Totals,
+    /// Live bytes by verdict: see [`MARKS`].
+    pub(super) marked: [u64; MARKS.len()],
 }
 
 impl<'a> FlameTree<'a> {
     /// Merges the outstanding stacks of a profile; if inverted, from the allocation function on.
     pub(super) fn of(profile: &'a Profile, inverted: bool) -> Self {
+        let marks = StackMarks::of(profile);
         let stack = |index: usize| {
             let stack = &profile.stacks[index];
-            FlameStack { frames: &stack.frames, before: Totals::default(), live: stack.live }
+            let mark = marks.of_stack(stack.id);
+            FlameStack { frames: &stack.frames, before: Totals::default(), live: stack.live, mark }
         };
         Self::new(profile.stacks.len(), stack, inverted)
     }
@@ -66,7 +73,7 @@ impl<'a> FlameTree<'a> {
     pub(super) fn of_difference(difference: &'a Difference<'_>, inverted: bool) -> Self {
         let stack = |index: usize| {
             let stack = &difference.stacks[index];
-            FlameStack { frames: &stack.frames, before: stack.before, live: stack.after }
+            FlameStack { frames: &stack.frames, before: stack.before, live: stack.after, mark: NOT_JUDGED }
         };
         Self::new(difference.stacks.len(), stack, inverted)
     }
@@ -125,7 +132,14 @@ impl Node<'_> {
     const fn new(parent: Option<usize>, label: Rc<str>, kind: FrameKind) -> Self {
         let nothing = Totals { bytes: 0, objects: 0 };
         let (before, live, width, own_width) = (nothing, nothing, nothing, nothing);
-        Self { parent, label, kind, places: Vec::new(), before, live, width, own_width }
+        let marked = [0; MARKS.len()];
+        Self { parent, label, kind, places: Vec::new(), before, live, width, own_width, marked }
+    }
+
+    /// Index into [`MARKS`] of the verdict on most of the bytes; the worse one of two.
+    pub(super) fn mark(&self) -> usize {
+        let most = self.marked.iter().max().copied().unwrap_or(0);
+        self.marked.iter().position(|bytes| *bytes == most && most > 0).unwrap_or(NOT_JUDGED)
     }
 }
 
@@ -166,6 +180,7 @@ mod tests {
             frames: &frames,
             before: totals(before),
             live: totals(live),
+            mark: NOT_JUDGED,
         });
         let tree = FlameTree::new(stacks.len(), |index| stacks[index], false);
         let node = &tree.nodes[0];
@@ -184,6 +199,7 @@ mod tests {
             frames,
             before: Totals::default(),
             live: Totals { bytes: *bytes, objects: *bytes },
+            mark: NOT_JUDGED,
         });
         let tree = FlameTree::new(stacks.len(), |index| stacks[index], false);
         let nodes: Vec<_> = tree.nodes.iter().map(|node| (&*node.label, node.own_width.bytes)).collect();

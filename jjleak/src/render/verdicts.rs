@@ -136,8 +136,13 @@ pub(super) fn growth_with_bounds(rate: Rate) -> String {
 /// `+4.1 MiB/min`.
 #[must_use]
 pub fn pace(rate: Rate) -> String {
-    let (per, seconds) = period(rate.per_second);
-    let estimate = rate.per_second * seconds;
+    pace_of(rate.per_second)
+}
+
+/// `+4.1 MiB/min`, of bytes per second.
+pub(super) fn pace_of(per_second: f64) -> String {
+    let (per, seconds) = period(per_second);
+    let estimate = per_second * seconds;
     let (unit, name) = unit(estimate);
     let decimals = usize::from(unit > 1. || estimate.abs() < 10.);
     format!("{:+.decimals$} {name}/{per}", estimate / unit)

@@ -1,14 +1,20 @@
 //! Pages and pictures in a browser: they show the right content, respond to the pointer and the keyboard, make no requests, and
 //! cause no errors.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+use crate::support::bounded::SOON;
 use crate::support::browser::Browser;
+use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
+use crate::support::process::Process;
 
 /// Profiles a scenario into one file of this format.
 fn profiled(format: &str, folder: &Path) -> (PathBuf, Ended) {
@@ -136,7 +142,45 @@ fn a_flame_graph_is_explained_by_the_pointer_zoomed_and_searched() {
 }
 
 #[test]
-fn a_differential_flame_graph_is_explained_by_the_pointer_zoomed_and_searched() {
+fn a_flame_graph_shows_what_leaks_and_colours_frames_by_verdict() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("judged.svg");
+    let mut program =
+        Process::spawn(Command::new(compile::verdicts()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    assert_eq!(Lines::of("the leaking program", program.stdout.take().unwrap()).next(SOON), "ready");
+    let options = ["1", "12", "--settle", "1", "--format", "svg", "--out", picture.to_str().unwrap()];
+    let jjleak = Jjleak::attached([&["-p", &program.id().to_string()][..], &options[..]].concat());
+    writeln!(program.stdin.as_mut().unwrap(), "pace 200 100").unwrap();
+    jjleak.end().assert_done();
+
+    let mut browser = Browser::open(&picture);
+    let rect = |browser: &mut Browser, title: &str, property: &str| {
+        let frame = format!(
+            "[...document.querySelectorAll('#frames g')].find(it => it.querySelector('title').textContent.startsWith('{title}'))"
+        );
+        browser.evaluate(&format!("getComputedStyle({frame}.querySelector('rect')).{property}"))
+    };
+    let shown = |browser: &mut Browser, id: &str| {
+        browser.evaluate(&format!("getComputedStyle(document.getElementById('{id}')).display"))
+    };
+    assert_eq!(rect(&mut browser, "forget_message (", "stroke"), json!("rgb(140, 15, 15)"));
+    assert_ne!(rect(&mut browser, "churn (", "stroke"), json!("rgb(140, 15, 15)"));
+    let of_kind = rect(&mut browser, "forget_message (", "fill");
+    assert_eq!(shown(&mut browser, "marks"), json!("none"));
+
+    browser.point("document.getElementById('switch')", true);
+    assert_eq!(rect(&mut browser, "forget_message (", "fill"), json!("rgb(242, 119, 107)"));
+    assert_ne!(rect(&mut browser, "churn (", "fill"), json!("rgb(242, 119, 107)"));
+    assert_eq!(shown(&mut browser, "kinds"), json!("none"));
+
+    browser.point("document.getElementById('switch')", true);
+    assert_eq!(rect(&mut browser, "forget_message (", "fill"), of_kind);
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_difference_is_explained_by_the_pointer_zoomed_and_searched() {
     require_bpf!();
     let folder = tempfile::tempdir().unwrap();
     let (before, _) = profiled("pprof", folder.path());
@@ -146,11 +190,30 @@ fn a_differential_flame_graph_is_explained_by_the_pointer_zoomed_and_searched() 
     ledger.run("storm");
     ledger.run("calloc");
     jjleak.interrupt().assert_done();
-    let picture = folder.path().join("difference.svg");
-    let arguments = ["diff", before.to_str().unwrap(), after.to_str().unwrap(), "--format", "svg"];
-    Ended::of([&arguments[..], &["--out", picture.to_str().unwrap()]].concat()).assert_done();
+    let files = ["svg", "html"].map(|format| folder.path().join(format!("difference.{format}")));
+    for (file, format) in files.iter().zip(["svg", "html"]) {
+        let arguments = ["diff", before.to_str().unwrap(), after.to_str().unwrap(), "--format", format];
+        Ended::of([&arguments[..], &["--out", file.to_str().unwrap()]].concat()).assert_done();
+    }
 
+    let [picture, page] = files;
     assert_picture_answers(&picture, "calloc (");
+
+    // The page has the same, and a table.
+    let mut browser = Browser::open(&page);
+    let conclusion = browser.evaluate("document.querySelector('#conclusion h2').textContent");
+    assert!(conclusion.as_str().unwrap().starts_with("Change of live memory: +"), "{conclusion}");
+    let added = "[...document.querySelectorAll('#flame div')].find(it => it.style.background === 'rgb(208, 42, 168)')";
+    browser.point(added, false);
+    let tip = browser.evaluate("document.getElementById('tip').innerText");
+    assert!(
+        tip.as_str().unwrap().contains("\nnew: +") && tip.as_str().unwrap().contains("\nbefore: 0 bytes"),
+        "{tip}"
+    );
+    let rows =
+        browser.evaluate("[...document.querySelectorAll('#sites td small')].map(it => it.textContent)");
+    assert!(rows.as_array().unwrap().contains(&json!("new")), "{rows}");
+    browser.assert_quiet();
 }
 
 /// A profile of one stack, as another tool may write it.

@@ -17,6 +17,11 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
+    /// Path of its socket.
+    pub(crate) fn socket() -> String {
+        scratch("redis.sock").display().to_string()
+    }
+
     pub(crate) fn new(options: &Options) -> Self {
         Self { requests: options.choose(10_000, 2_000) }
     }

@@ -109,6 +109,9 @@ pub struct Profiling {
     pub sample_bytes: Size<0, { 1 << 30 }>,
     /// Maximum overhead as a share of the process's own CPU time.
     pub max_overhead: OverheadLimit,
+    /// Maximum time for which everything is counted, whatever it costs, after a profile that could not be judged within
+    /// `max_overhead`.
+    pub exact_for: Every<10, HOUR>,
     /// True to follow the objects of a Java heap that grows afterwards, for as long again.
     pub java_heap: bool,
     /// Minimum back-off after a profile; doubles each time.
@@ -280,6 +283,7 @@ impl Default for Profiling {
             at_once: Count(1),
             sample_bytes: Size(0),
             max_overhead: OverheadLimit(Some(10.)),
+            exact_for: Every(None),
             java_heap: true,
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Core, since_boot};
+use super::{Core, Next, NextKind, since_boot};
 use crate::daemon::history::Entry;
 use crate::daemon::outcome::{self, Outcome};
 use crate::daemon::profile::{Finding, Job, Message, Run};
@@ -59,33 +59,46 @@ impl Core {
         finding
     }
 
+    /// The profile that follows one of allocations.
+    fn next_kind(
+        &self,
+        outcome: &Result<Option<Finding>, String>,
+        is_too_costly: bool,
+        growth: Option<&Grown>,
+    ) -> Option<NextKind> {
+        if self.config.profile.java_heap && growth.is_some_and(Grown::leads_to_java_heap) {
+            return Some(NextKind::JavaHeap);
+        }
+        let finding = outcome.as_ref().ok()?.as_ref()?;
+        // Where everything was counted, there is no bound that stands in the way.
+        let cannot_be_judged = finding.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged);
+        let time = self.config.profile.exact_for.0?;
+        (!finding.is_last_judged && (cannot_be_judged || is_too_costly)).then_some(NextKind::Exact(time))
+    }
+
     /// Handles the end of a profiling run.
     pub(super) fn end(&mut self, run: Run) {
         let Run { pid, start_time, source, outcome, is_too_costly, runs, growth } = run;
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
         self.needs_handover = true;
-        let leads_to_heap = source == SourceKind::Malloc
-            && self.config.profile.java_heap
-            && !self.is_ending
-            && growth.as_ref().is_some_and(Grown::leads_to_java_heap)
-            && self.may_profile(pid, start_time);
+        let may_go_on = source == SourceKind::Malloc && !self.is_ending && self.may_profile(pid, start_time);
+        let next = self.next_kind(&outcome, is_too_costly, growth.as_ref()).filter(|_| may_go_on);
         let histogram = format!("to do: jjleak heap -p {pid} --histogram");
-        let next = if leads_to_heap {
-            Some("its Java heap is profiled next")
-        } else {
-            (source == SourceKind::JavaHeap).then_some(&*histogram)
+        let words = match next {
+            Some(NextKind::JavaHeap) => Some("its Java heap is profiled next"),
+            _ => (source == SourceKind::JavaHeap).then_some(&*histogram),
         };
-        let growth = growth.as_ref().and_then(|growth| growth.in_words(next));
+        let growth = growth.as_ref().and_then(|growth| growth.in_words(words));
         let (now, config) = (since_boot(), &self.config);
         let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
                 let is_done = matches!(&outcome, Ok(Some(finding)) if finding.is_final());
                 if self.is_ending && !is_done {
                     watched.case.interrupt();
-                } else if leads_to_heap {
+                } else if let Some(kind) = next {
                     // The process is still being profiled.
-                    self.heaps_to_profile.push((pid, start_time));
+                    self.next.push(Next { pid, start_time, kind });
                 } else {
                     // A run that was stopped for its cost has no verdict that would justify a longer back-off.
                     watched.case.end(now, outcome.is_ok() && (is_done || !is_too_costly), config);

@@ -1,14 +1,14 @@
-//! Difference between two profiles, as text, JSON and a flame graph.
+//! Difference between two profiles, as text, JSON, a flame graph and a page.
 
 use std::io;
 
-use super::{Error, Format, Options, svg};
+use super::{Error, Format, Options, html, svg};
 use crate::analyze::Difference;
 
 pub mod json;
-mod text;
+pub(super) mod text;
 
-/// Renders the difference as text, JSON or SVG.
+/// Renders the difference as text, JSON, SVG or HTML.
 ///
 /// # Errors
 ///
@@ -23,7 +23,8 @@ pub fn render_difference(
         Format::Text => text::write(difference, options, &mut out),
         Format::Json => json::write(difference, options, &mut out),
         Format::Svg => svg::difference::write(difference, options, &mut out),
-        Format::Html | Format::Pprof | Format::Collapsed | Format::Dot | Format::Graph => {
+        Format::Html => html::difference::write(difference, options, &mut out),
+        Format::Pprof | Format::Collapsed | Format::Dot | Format::Graph => {
             Err(io::Error::other("it has a place for one profile only"))
         }
     }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::super::label::{NO_STACK, printable};
 use super::super::text::write_frame;
+use super::super::verdicts::pace_of;
 use super::super::words::{Words, words};
 use super::super::{Options, live_or_allocated, units};
 use crate::analyze::{Change, Difference, StackDifference, delta};
@@ -55,11 +56,18 @@ fn write_header(difference: &Difference<'_>, options: &Options, out: &mut impl W
     if !options.view.is_empty() {
         writeln!(out, "shown: {}", printable(&options.view))?;
     }
-    writeln!(out, "change: {}", change(before, after))
+    writeln!(out, "change: {}{}", change(before, after), pace_between(difference, before, after))
+}
+
+/// `; +1.5 MiB/min over 4 min 12 s`, or nothing if the time between the profiles is not known.
+pub(in crate::render) fn pace_between(difference: &Difference<'_>, before: Totals, after: Totals) -> String {
+    let pace = difference.per_second(before, after).zip(difference.between());
+    pace.map(|(pace, between)| format!("; {} over {}", pace_of(pace), units::duration(between)))
+        .unwrap_or_default()
 }
 
 /// `+4096 bytes (+4.0 KiB), +12 objects`.
-fn change(before: Totals, after: Totals) -> String {
+pub(in crate::render) fn change(before: Totals, after: Totals) -> String {
     let bytes = delta(before.bytes, after.bytes);
     let sign = if bytes < 0 { '-' } else { '+' };
     let humane = units::humane_bytes(bytes.unsigned_abs());

@@ -11,11 +11,13 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::label::printable;
+use super::marks::MARKS;
 use super::{Options, live_or_allocated, svg};
 use crate::profile::{FrameKind, Profile, SourceKind};
 
 mod chart;
 mod data;
+pub(super) mod difference;
 mod objects;
 mod sections;
 
@@ -29,24 +31,30 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
 }
 
 fn page(profile: &Profile, options: &Options, data: &Markup) -> Markup {
+    let main = html! {
+        (sections::conclusion(profile, options))
+        (flame(profile))
+        (sections::cards(profile))
+        @if let Some(chart) = chart::draw(profile, &options.time_zone) {
+            section #history { h2 { "Live bytes over time" } (chart) }
+        }
+        (sections::verdicts(profile))
+        (sections::sites(profile, options))
+        (sections::counted(profile))
+        (sections::measured(profile))
+    };
+    whole_page(&profile.process.to_string(), &head(profile, options), &main, data)
+}
+
+/// A page with a flame graph, whose data the script reads.
+fn whole_page(title: &str, head: &Markup, main: &Markup, data: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
-            (head_of(&profile.process.to_string()))
+            (head_of(title))
             body {
-                (head(profile, options))
-                main {
-                    (sections::conclusion(profile, options))
-                    (flame(profile))
-                    (sections::cards(profile))
-                    @if let Some(chart) = chart::draw(profile, &options.time_zone) {
-                        section #history { h2 { "Live bytes over time" } (chart) }
-                    }
-                    (sections::verdicts(profile))
-                    (sections::sites(profile, options))
-                    (sections::counted(profile))
-                    (sections::measured(profile))
-                }
+                (head)
+                main { (main) }
                 (footer())
                 #tip role="tooltip" hidden {}
                 script type="application/json" id="data" { (data) }
@@ -125,17 +133,7 @@ fn flame(profile: &Profile) -> Markup {
     html! {
         section #graph {
             h2 { @if is_of_objects { "What allocates in the Java heap" } @else { "What holds the memory" } }
-            .tools {
-                input #search type="search" aria-label="search"
-                    placeholder="Search functions and modules (/)";
-                button #reset type="button" { "Reset zoom" }
-                button type="button" data-by="bytes" { "Bytes" }
-                button type="button" data-by="objects" { "Objects" }
-                button #invert type="button" { "From the allocation" }
-                @if !profile.verdicts.is_empty() { button #verdict type="button" { "Colour by verdict" } }
-                button #link type="button" { "Copy link" }
-                span #matched aria-live="polite" {}
-            }
+            (flame_tools(!profile.verdicts.is_empty()))
             #flame {}
             .legend #kinds {
                 @for kind in FrameKind::ALL.into_iter().filter(occurs) {
@@ -146,7 +144,7 @@ fn flame(profile: &Profile) -> Markup {
                 }
             }
             .legend #marks hidden {
-                @for (verdict, color) in data::VERDICTS {
+                @for (verdict, color) in MARKS {
                     span { svg { rect width="12" height="12" fill=(color) {} } (verdict) }
                 }
             }
@@ -158,6 +156,23 @@ fn flame(profile: &Profile) -> Markup {
                 "Click to zoom, Escape to go back."
                 @if !is_of_objects { " What leaks has a dark red edge." }
             }
+        }
+    }
+}
+
+/// Controls of the flame graph.
+fn flame_tools(judged: bool) -> Markup {
+    html! {
+        .tools {
+            input #search type="search" aria-label="search"
+                placeholder="Search functions and modules (/)";
+            button #reset type="button" { "Reset zoom" }
+            button type="button" data-by="bytes" { "Bytes" }
+            button type="button" data-by="objects" { "Objects" }
+            button #invert type="button" { "From the allocation" }
+            @if judged { button #verdict type="button" { "Colour by verdict" } }
+            button #link type="button" { "Copy link" }
+            span #matched aria-live="polite" {}
         }
     }
 }

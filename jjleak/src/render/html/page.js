@@ -11,26 +11,29 @@
   const leaks = data.stacks.some(([, , , verdict]) => verdict === LEAKING);
   const state = { by: data.by, inverted: data.inverted, verdicts: false, zoom: null, found: null, root: null };
 
-  // A node: the index of its name, bytes and objects below it, its children, its parent, and bytes by verdict.
+  // A node: the index of its name, bytes and objects below it, its children, its parent, bytes by verdict, and bytes and objects before
+  // and after.
   const node = (name, parent) =>
-    ({ name, parent, bytes: 0, objects: 0, children: new Map(), verdicts: data.verdicts.map(() => 0) });
+    ({ name, parent, bytes: 0, objects: 0, children: new Map(), verdicts: data.verdicts.map(() => 0), sides: [0, 0, 0, 0] });
 
   function merge() {
     const root = node(-1, null);
-    for (const [frames, bytes, objects, verdict] of data.stacks) {
+    data.stacks.forEach(([frames, bytes, objects, verdict], index) => {
       let at = root;
-      root.bytes += bytes;
-      root.objects += objects;
-      root.verdicts[verdict] += bytes;
+      const add = (it) => {
+        it.bytes += bytes;
+        it.objects += objects;
+        it.verdicts[verdict] += bytes;
+        if (data.changes) data.changes.stacks[index].forEach((figure, side) => { it.sides[side] += figure; });
+      };
+      add(root);
       const path = state.inverted ? frames : frames.slice().reverse();
       for (const name of path) {
         if (!at.children.has(name)) at.children.set(name, node(name, at));
         at = at.children.get(name);
-        at.bytes += bytes;
-        at.objects += objects;
-        at.verdicts[verdict] += bytes;
+        add(at);
       }
-    }
+    });
     return root;
   }
 
@@ -38,8 +41,19 @@
   const label = (it) => (it.name < 0 ? data.everything : data.names[it.name][0]);
   // The verdict on most bytes below a node.
   const verdict = (it) => it.verdicts.indexOf(Math.max(...it.verdicts));
+  // Before and after by the current measure.
+  const sides = (it) => (state.by === "bytes" ? [it.sides[0], it.sides[2]] : [it.sides[1], it.sides[3]]);
+  // Index of a change among the names and shades: new, grew, shrank, gone, same.
+  const change = ([before, after]) => (before === after ? 4 : !before ? 0 : !after ? 3 : after > before ? 1 : 2);
+  const shade = (it) => {
+    const [before, after] = sides(it);
+    const [weak, strong] = data.changes.shades[change([before, after])];
+    const part = Math.abs(after - before) / Math.max(before, after, 1);
+    return `rgb(${weak.map((from, index) => Math.round(from + (strong[index] - from) * part)).join(",")})`;
+  };
   const color = (it) => {
     if (it.name < 0) return data.root;
+    if (data.changes) return shade(it);
     return state.verdicts ? data.verdicts[verdict(it)][1] : data.kinds[data.names[it.name][1]][1];
   };
   const grouped = (number) => number.toLocaleString("en-US");
@@ -130,6 +144,14 @@
     remember();
   }
 
+  const signed = (delta, text) => `${delta < 0 ? "−" : "+"}${text(Math.abs(delta))}`;
+  // What has become of a node.
+  function changed(it) {
+    const [bytesBefore, objectsBefore, bytesAfter, objectsAfter] = it.sides;
+    return [`${data.changes.names[change(sides(it))]}: ${signed(bytesAfter - bytesBefore, humane)}, ${signed(objectsAfter - objectsBefore, grouped)} objects`,
+      `before: ${humane(bytesBefore)}, ${grouped(objectsBefore)} objects`, `after: ${humane(bytesAfter)}, ${grouped(objectsAfter)} objects`];
+  }
+
   function tell(event) {
     const it = event.target.node;
     tip.hidden = !it;
@@ -142,7 +164,7 @@
       return span;
     };
     const judged = it.verdicts.map((bytes, index) => [bytes, data.verdicts[index][0]]).filter(([bytes]) => bytes);
-    const lines = [line(`${grouped(it.bytes)} bytes${it.bytes >= 1024 ? ` (${humane(it.bytes)})` : ""}, ${grouped(it.objects)} objects`),
+    const lines = data.changes ? changed(it).map(line) : [line(`${grouped(it.bytes)} bytes${it.bytes >= 1024 ? ` (${humane(it.bytes)})` : ""}, ${grouped(it.objects)} objects`),
       line(`${percent(value(it), value(state.root))} of all ${data.figure} ${state.by}`)];
     if (byVerdict) lines.push(line(judged.map(([bytes, name]) => `${name}: ${humane(bytes)}`).join(", ")));
     if (it.name >= 0) {
@@ -202,7 +224,7 @@
     for (const button of document.querySelectorAll("button[data-by]")) press(button, button.dataset.by === state.by);
     press(document.getElementById("invert"), state.inverted);
     if (byVerdict) press(byVerdict, state.verdicts);
-    document.getElementById("marks").hidden = !state.verdicts;
+    if (byVerdict) document.getElementById("marks").hidden = !state.verdicts;
     document.getElementById("kinds").hidden = state.verdicts;
     draw();
     remember();

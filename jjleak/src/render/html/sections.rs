@@ -24,7 +24,7 @@ const MAX_FINDINGS: usize = 6;
 /// Maximum number of call sites that grow fastest, before there are verdicts.
 const MAX_FASTEST: usize = 3;
 /// Maximum number of call sites in the table; the flame graph has all.
-const MAX_SITES: usize = 100;
+pub(super) const MAX_SITES: usize = 100;
 
 /// The main figures.
 pub(super) fn cards(profile: &Profile) -> Markup {
@@ -243,7 +243,7 @@ fn site(stack: &StackProfile, live: Totals) -> Markup {
             td { @if let Some(ages) = stack.details.ages { (age(ages)) } }
             td {
                 details {
-                    summary { code { (caller(stack)) } }
+                    summary { code { (caller_and_thread(stack)) } }
                     (frames(&stack.frames))
                     @if stack.status != StackStatus::Complete {
                         p.note { (stack.status.name()) ": " (stack.status.meaning()) }
@@ -260,22 +260,27 @@ fn age(ages: Ages) -> String {
     if oldest == newest { oldest } else { format!("{newest} to {oldest}") }
 }
 
-/// Callers of the allocation function.
-fn caller(stack: &StackProfile) -> String {
-    let code: Vec<_> = stack.frames.iter().filter(|frame| frame.kind != FrameKind::Thread).take(3).collect();
-    let callers: Vec<_> = code.iter().skip(1).map(|frame| label(frame)).collect();
-    let caller = match (&callers[..], code.first()) {
-        ([], None) => NO_STACK.to_owned(),
-        ([], Some(only)) => label(only).into_owned(),
-        _ => callers.join(" ← "),
-    };
+/// Callers of the allocation function, with the thread.
+fn caller_and_thread(stack: &StackProfile) -> String {
+    let caller = caller(&stack.frames);
     match stack.thread() {
         Some(thread) => format!("{caller} in {}", printable(&thread.to_string())),
         None => caller,
     }
 }
 
-fn frames(frames: &[SharedFrame]) -> Markup {
+/// Callers of the allocation function.
+pub(super) fn caller(frames: &[SharedFrame]) -> String {
+    let code: Vec<_> = frames.iter().filter(|frame| frame.kind != FrameKind::Thread).take(3).collect();
+    let callers: Vec<_> = code.iter().skip(1).map(|frame| label(frame)).collect();
+    match (&callers[..], code.first()) {
+        ([], None) => NO_STACK.to_owned(),
+        ([], Some(only)) => label(only).into_owned(),
+        _ => callers.join(" ← "),
+    }
+}
+
+pub(super) fn frames(frames: &[SharedFrame]) -> Markup {
     html! {
         ol.stack {
             @for frame in frames { li { (label(frame)) span.place { (place(frame)) } } }

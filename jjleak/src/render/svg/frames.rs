@@ -9,10 +9,11 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 use super::super::Value;
 use super::super::collapsed::frame_name;
 use super::super::label::printable;
+use super::super::marks::MARKS;
 use super::super::tree::{FlameTree, Node, is_visible};
 use super::super::units::{grouped, percent};
 use super::legend::{EVERYTHING, color};
-use super::shades;
+use super::{marks, shades};
 use crate::analyze::{Change, delta};
 use crate::profile::FrameKind;
 
@@ -30,6 +31,8 @@ const MAX_PLACES: usize = 3;
 pub(super) enum Shown {
     /// Kind of frame, and live memory.
     Kinds,
+    /// The same, with the verdict on most of a frame's bytes.
+    Judged,
     /// Change between two profiles.
     Changes,
 }
@@ -89,7 +92,7 @@ impl Frames<'_> {
 
     fn color(&self, node: &Node<'_>) -> Color {
         match self.shown {
-            Shown::Kinds => color(node.kind),
+            Shown::Kinds | Shown::Judged => color(node.kind),
             Shown::Changes => shades::shade(self.value.of(node.before), self.value.of(node.live)),
         }
     }
@@ -97,11 +100,11 @@ impl Frames<'_> {
     /// Entries of the legend.
     pub(super) fn legend(&self) -> Vec<(Color, &'static str)> {
         match self.shown {
-            Shown::Kinds => {
+            Shown::Kinds | Shown::Judged => {
                 let kinds: BTreeSet<FrameKind> = self.tree.kinds();
                 super::legend::of_kinds(&kinds)
             }
-            Shown::Changes => shades::LEGEND.to_vec(),
+            Shown::Changes => shades::legend(),
         }
     }
 
@@ -109,7 +112,11 @@ impl Frames<'_> {
     pub(super) fn attributes(&self) -> io::Result<FuncFrameAttrsMap> {
         let mut lines = Vec::new();
         for (node, name) in self.named() {
-            writeln!(lines, "{name}\ttitle={}", self.title(node))?;
+            write!(lines, "{name}\ttitle={}", self.title(node))?;
+            if self.shown == Shown::Judged {
+                write!(lines, "\tclass={}", marks::class(node.mark()))?;
+            }
+            writeln!(lines)?;
         }
         FuncFrameAttrsMap::from_reader(lines.as_slice())
     }
@@ -118,6 +125,10 @@ impl Frames<'_> {
         let label = node.label.replace(MARK, "\u{fffd}");
         match self.shown {
             Shown::Kinds => format!("{label} ({}{})", self.live(node), places(node)),
+            Shown::Judged => {
+                let (verdict, _) = MARKS[node.mark()];
+                format!("{label} ({}; {verdict}{})", self.live(node), places(node))
+            }
             Shown::Changes => format!("{label} ({})", changes(node)),
         }
     }

@@ -1,12 +1,13 @@
 //! Colours, and the legend below the frames.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::io;
 
 use inferno::flamegraph::color::Color;
 
-use super::escape;
+use super::super::marks::MARKS;
+use super::{escape, marks};
 use crate::profile::FrameKind;
 
 /// Colour of the root frame, which has no kind.
@@ -76,8 +77,8 @@ pub(super) fn of_kinds(kinds: &BTreeSet<FrameKind>) -> Vec<(Color, &'static str)
     FrameKind::ALL.into_iter().filter(occurs).map(|kind| (color(kind), name(kind))).collect()
 }
 
-/// Adds the legend to inferno's picture: colours and losses.
-pub(super) fn finish(svg: &str, colors: &[(Color, &str)], losses: &str) -> io::Result<String> {
+/// Adds the legend to inferno's picture: colours, with a switch to those of verdicts, and losses.
+pub(super) fn finish(svg: &str, colors: &[(Color, &str)], judged: bool, losses: &str) -> io::Result<String> {
     let unexpected = || io::Error::other("inferno's picture does not look as expected");
     let (_, height) = svg.split_once("height=\"").ok_or_else(unexpected)?;
     let (height, _) = height.split_once('"').ok_or_else(unexpected)?;
@@ -90,26 +91,68 @@ pub(super) fn finish(svg: &str, colors: &[(Color, &str)], losses: &str) -> io::R
         1,
     );
     let (picture, _) = svg.rsplit_once("</svg>").ok_or_else(unexpected)?;
-    let strip = strip(old, colors, losses).map_err(io::Error::other)?;
+    let strip = if judged { judged_strip(old, colors, losses) } else { strip(old, colors, losses) };
+    let strip = strip.map_err(io::Error::other)?;
     Ok(format!("{picture}{STYLE}{strip}</svg>\n"))
 }
 
-fn strip(top: u32, colors: &[(Color, &str)], losses: &str) -> Result<String, std::fmt::Error> {
+fn strip(top: u32, colors: &[(Color, &str)], losses: &str) -> Result<String, fmt::Error> {
     let mut strip = String::from("<g id=\"legend\">");
-    let (box_top, baseline) = (top, top + BOX - 2);
-    let mut left = LEFT;
-    for (Color { r, g, b }, name) in colors {
-        let text_left = left + BOX + 4;
-        write!(
-            strip,
-            r##"<rect x="{left}" y="{box_top}" width="{BOX}" height="{BOX}" fill="#{r:02x}{g:02x}{b:02x}"/>"##
-        )?;
-        write!(strip, r#"<text x="{text_left}" y="{baseline}">{name}</text>"#)?;
-        left = text_left + name.chars().fold(0, |width, _| width + CHARACTER) + BOX;
-    }
-    write!(strip, r#"<text x="{left}" y="{baseline}" font-weight="bold">{}</text>"#, escape(losses))?;
+    let colors = colors.iter().map(|(Color { r, g, b }, name)| (format!("#{r:02x}{g:02x}{b:02x}"), *name));
+    let left = boxes(&mut strip, top, LEFT, colors)?;
+    loss(&mut strip, top, left, losses)?;
     strip.push_str("</g>");
     Ok(strip)
+}
+
+/// A legend of kinds, and one of verdicts, which the switch before them exchanges.
+fn judged_strip(top: u32, colors: &[(Color, &str)], losses: &str) -> Result<String, fmt::Error> {
+    let mut strip = String::new();
+    let begin = LEFT + width(marks::SWITCH) + BOX;
+    write!(
+        strip,
+        r#"<g id="legend"><text id="switch" x="{LEFT}" y="{}">{}</text>"#,
+        baseline(top),
+        marks::SWITCH
+    )?;
+    strip.push_str("<g id=\"kinds\">");
+    let colors = colors.iter().map(|(Color { r, g, b }, name)| (format!("#{r:02x}{g:02x}{b:02x}"), *name));
+    let of_kinds = boxes(&mut strip, top, begin, colors)?;
+    strip.push_str("</g><g id=\"marks\">");
+    let of_marks = boxes(&mut strip, top, begin, MARKS.map(|(name, color)| (color.to_owned(), name)))?;
+    strip.push_str("</g>");
+    loss(&mut strip, top, of_kinds.max(of_marks), losses)?;
+    strip.push_str("</g>");
+    marks::write(&mut strip)?;
+    Ok(strip)
+}
+
+/// Draws boxes with names from a left edge on, and returns the edge behind the last.
+fn boxes<'a>(
+    strip: &mut String,
+    top: u32,
+    mut left: u32,
+    colors: impl IntoIterator<Item = (String, &'a str)>,
+) -> Result<u32, fmt::Error> {
+    for (color, name) in colors {
+        let (text_left, baseline) = (left + BOX + 4, baseline(top));
+        write!(strip, r#"<rect x="{left}" y="{top}" width="{BOX}" height="{BOX}" fill="{color}"/>"#)?;
+        write!(strip, r#"<text x="{text_left}" y="{baseline}">{name}</text>"#)?;
+        left = text_left + width(name) + BOX;
+    }
+    Ok(left)
+}
+
+fn loss(strip: &mut String, top: u32, left: u32, losses: &str) -> fmt::Result {
+    write!(strip, r#"<text x="{left}" y="{}" font-weight="bold">{}</text>"#, baseline(top), escape(losses))
+}
+
+const fn baseline(top: u32) -> u32 {
+    top + BOX - 2
+}
+
+fn width(text: &str) -> u32 {
+    text.chars().fold(0, |width, _| width + CHARACTER)
 }
 
 #[cfg(test)]
@@ -128,6 +171,6 @@ mod tests {
 
     #[test]
     fn a_picture_of_unknown_make_is_an_error() {
-        assert!(finish("<svg/>", &[], "").is_err());
+        assert!(finish("<svg/>", &[], false, "").is_err());
     }
 }

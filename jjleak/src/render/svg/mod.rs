@@ -17,11 +17,13 @@ use super::tree::FlameTree;
 use super::units::{self, grouped};
 use super::words::words;
 use super::{Options, Value, live_or_allocated};
+use crate::analyze::Change;
 use crate::profile::{FrameKind, Profile, Totals};
 
 pub(super) mod difference;
 mod frames;
 mod legend;
+mod marks;
 mod shades;
 
 /// Colour of a kind of frame, the same in all of jjleak's views: red, green and blue.
@@ -42,10 +44,11 @@ pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) ->
     }
     let tree = FlameTree::of(profile, asked.inverted);
     let words = words(profile.coverage.source);
+    let shown = if profile.verdicts.is_empty() { Shown::Kinds } else { Shown::Judged };
     let picture = Picture {
         title,
         subtitle,
-        frames: Frames { tree: &tree, shown: Shown::Kinds, value, objects: words.objects },
+        frames: Frames { tree: &tree, shown, value, objects: words.objects },
         inverted: asked.inverted,
         everything: match value {
             Value::Bytes => format!("bytes, {} {}", grouped(total.objects), words.objects),
@@ -84,7 +87,12 @@ fn draw(picture: Picture<'_>, out: &mut impl Write) -> io::Result<()> {
     let mut drawn = Vec::new();
     flamegraph::from_lines(&mut options, frames.lines().iter().map(String::as_str), &mut drawn)?;
     let drawn = String::from_utf8(drawn).map_err(io::Error::other)?;
-    let finished = legend::finish(&without_marks(&drawn), &frames.legend(), &picture.losses)?;
+    let finished = legend::finish(
+        &without_marks(&drawn),
+        &frames.legend(),
+        frames.shown == Shown::Judged,
+        &picture.losses,
+    )?;
     out.write_all(finished.as_bytes())
 }
 
@@ -101,6 +109,16 @@ pub(super) fn kind_color(kind: FrameKind) -> String {
 /// Colour of the root frame in CSS.
 pub(super) fn everything_color() -> String {
     css(legend::EVERYTHING)
+}
+
+/// Colour of a change in CSS.
+pub(super) fn change_color(change: Change) -> String {
+    css(shades::of(change)[1])
+}
+
+/// Weakest and strongest colour of a change: red, green and blue.
+pub(super) fn shades(change: Change) -> [(u8, u8, u8); 2] {
+    shades::of(change).map(|Color { r, g, b }| (r, g, b))
 }
 
 /// Name of a kind of frame in legends.
@@ -217,6 +235,17 @@ mod tests {
         let svg = svg(&sample::profile(), Value::Objects);
         let name = "&lt;[u8; 8] as leaky::Copies &amp; &quot;more&quot;&gt;::copies";
         assert!(svg.contains(&format!("<title>{name} (8 objects, 64 bytes, 30.77%")));
+    }
+
+    #[test]
+    fn frames_carry_the_verdict_on_most_of_their_bytes_and_a_switch_shows_it() {
+        let judged = svg(&sample::judged(), Value::Bytes);
+        let leaking =
+            judged.split("<g class=\"verdict0\"><title>").skip(1).map(|rest| rest.split(' ').next().unwrap());
+        assert_eq!(leaking.collect::<Vec<_>>(), ["void", "operator", "malloc"]);
+        assert!(judged.contains("%; leaking; list.c:") || judged.contains("%; leaking)"), "{judged}");
+        assert!(judged.contains(">Colour by verdict</text>") && judged.contains(">does not grow</text>"));
+        assert!(!svg(&sample::profile(), Value::Bytes).contains("Colour by verdict"));
     }
 
     #[test]

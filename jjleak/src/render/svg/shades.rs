@@ -3,6 +3,8 @@
 
 use inferno::flamegraph::color::Color;
 
+use crate::analyze::Change;
+
 /// Unchanged.
 const SAME: Color = Color { r: 0xe4, g: 0xe4, b: 0xe4 };
 /// Grew: the weakest and the strongest shade.
@@ -15,8 +17,20 @@ const NEW: Color = Color { r: 0xd0, g: 0x2a, b: 0xa8 };
 const GONE: Color = Color { r: 0x1e, g: 0x9a, b: 0x92 };
 
 /// Entries of the legend.
-pub(super) const LEGEND: [(Color, &str); 5] =
-    [(NEW, "new"), (GREW[1], "grew"), (SHRANK[1], "shrank"), (GONE, "gone"), (SAME, "same")];
+pub(super) fn legend() -> Vec<(Color, &'static str)> {
+    Change::ALL.map(|change| (of(change)[1], change.name())).to_vec()
+}
+
+/// Weakest and strongest shade of a change.
+pub(super) const fn of(change: Change) -> [Color; 2] {
+    match change {
+        Change::New => [NEW; 2],
+        Change::Grew => GREW,
+        Change::Shrank => SHRANK,
+        Change::Gone => [GONE; 2],
+        Change::Same => [SAME; 2],
+    }
+}
 
 /// Colour of a frame with these live amounts before and after.
 pub(super) fn shade(before: u64, after: u64) -> Color {

@@ -10,6 +10,7 @@ use super::{FlameStack, Node, add, place};
 use crate::fast_map::FastMap;
 use crate::profile::{Frame, FrameKind, SharedFrame, Totals};
 use crate::render::label::{NO_STACK, label};
+use crate::render::marks::MARKS;
 
 /// Stacks by their next frames.
 pub(super) struct Merge<S> {
@@ -38,6 +39,8 @@ struct Same<'a> {
     live: Totals,
     width: Totals,
     stacks: usize,
+    /// Live bytes by verdict.
+    marked: [u64; MARKS.len()],
 }
 
 impl<'a, S: Fn(u32) -> FlameStack<'a>> Merge<S> {
@@ -111,7 +114,7 @@ impl<'a, S: Fn(u32) -> FlameStack<'a>> Merge<S> {
 impl<'a> Same<'a> {
     const fn of(frame: Option<&'a SharedFrame>) -> Self {
         let nothing = Totals { bytes: 0, objects: 0 };
-        Self { frame, before: nothing, live: nothing, width: nothing, stacks: 0 }
+        Self { frame, before: nothing, live: nothing, width: nothing, stacks: 0, marked: [0; MARKS.len()] }
     }
 
     fn add(&mut self, stack: &FlameStack<'_>) {
@@ -119,12 +122,18 @@ impl<'a> Same<'a> {
         add(&mut self.live, stack.live);
         add(&mut self.width, stack.width());
         self.stacks += 1;
+        if let Some(bytes) = self.marked.get_mut(stack.mark) {
+            *bytes = bytes.saturating_add(stack.live.bytes);
+        }
     }
 
     fn add_to(&self, node: &mut Node<'a>) {
         add(&mut node.before, self.before);
         add(&mut node.live, self.live);
         add(&mut node.width, self.width);
+        for (sum, bytes) in node.marked.iter_mut().zip(self.marked) {
+            *sum = sum.saturating_add(bytes);
+        }
         if let Some(place) = self.frame.and_then(|frame| place(frame))
             && let Err(at) = node.places.binary_search(&place)
         {

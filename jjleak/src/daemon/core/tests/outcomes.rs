@@ -6,6 +6,7 @@ use tracing::subscriber::with_default;
 use tracing_subscriber::fmt;
 
 use super::*;
+use crate::daemon::config::Every;
 use crate::daemon::profile::Take;
 use crate::diagnosis::{self, Cause};
 use crate::memory::Kind;
@@ -225,7 +226,57 @@ fn a_java_heap_that_grows_is_profiled_next_and_leaves_the_finding_on_allocations
     assert_eq!(fixture.state(pid), "back_off");
     let core = fixture.shared.core();
     assert!(core.findings[&pid].leaking > 0 && core.heaps[&pid].verdict.contains("Java heap"));
-    assert!(core.heaps_to_profile.is_empty(), "it is profiled again and again");
+    assert!(core.next.is_empty(), "it is profiled again and again");
+}
+
+/// Waits for the end of a run; returns what the daemon logs.
+fn end_of_run(fixture: &mut Fixture) -> String {
+    let run = loop {
+        if let Message::Ended(run) = fixture.messages.blocking_recv().unwrap() {
+            break run;
+        }
+    };
+    logged(|| fixture.shared.core().handle(Message::Ended(run)))
+}
+
+#[test]
+fn a_profile_without_a_verdict_is_followed_by_one_of_everything_where_the_configuration_permits_it() {
+    let mut fixture = Fixture::new();
+    let orders = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&orders);
+    fixture.profiler = Arc::new(move |order, take: Take, _| {
+        seen.lock().unwrap().push(*order);
+        let mut taken = profile(order.pid, order.start_time);
+        if order.max_overhead.is_some() {
+            taken.coverage.windows = Some(InWindows { windows: 12, ..InWindows::default() });
+            taken.unjudge();
+        }
+        take(vec![taken]);
+        Ok(())
+    });
+    let cat = Cat::start();
+    fixture.scan();
+    let pid = cat.pid();
+    fixture.begin(pid);
+    let said = end_of_run(&mut fixture);
+    assert!(said.contains(" cannot be judged: "), "{said}");
+    assert_eq!(fixture.state(pid), "back_off", "everything is counted without permission");
+
+    fixture.shared.core().config.profile.exact_for = Every(Some(Duration::from_secs(60)));
+    fixture.begin(pid);
+    end_of_run(&mut fixture);
+    assert_eq!(fixture.state(pid), "profiling");
+    let said = logged(|| fixture.shared.begin(&fixture.profiler, &fixture.sender));
+    assert!(said.contains(": counting everything for 1 min 0 s, which profile.exact_for permits"), "{said}");
+    let said = end_of_run(&mut fixture);
+    assert!(said.contains(" leaks: "), "{said}");
+    assert_eq!(fixture.state(pid), "back_off");
+
+    let orders = orders.lock().unwrap();
+    let [_, bounded, exact] = orders[..] else { panic!("{orders:?}") };
+    assert_eq!((bounded.max_overhead, exact.max_overhead), (Some(10.), None));
+    assert_eq!((exact.duration, exact.may_extend), (Duration::from_secs(60), false));
+    assert!(exact.settle <= exact.duration / 4, "{exact:?}");
 }
 
 #[test]
