@@ -95,6 +95,10 @@ impl Grown {
             let _ = write!(headline, "; the stacks below explain at most {share} % of it");
         }
         let is_explained = share.is_some_and(|share| share >= MOST_PERCENT);
+        // What leads to a report on allocations is no next step in one.
+        let leads_here = worst.to_do.starts_with("jjleak -p ");
+        let to_do = if leads_here { String::new() } else { worst.to_do.clone() };
+        let worst = Finding { to_do, ..worst.clone() };
         let cause = (!is_explained && worst.cause != Cause::NativeLeak).then(|| worst.lines());
         [headline].into_iter().chain(cause.into_iter().flatten()).collect()
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::memory::{Kind, ProcessScan, Row};
 use crate::processes::GroupMemory;
+use crate::profile::{CAUSE_LINE, TO_DO_LINE};
 use crate::render::{approximate as bytes, duration, printable};
 
 pub use growing::{Growing, Grown, signed};
@@ -154,8 +155,8 @@ impl Finding {
         } else {
             String::new()
         };
-        let cause = format!("cause: {}{share}: {}", self.cause.words(), self.evidence.join("; "));
-        let to_do = (!self.to_do.is_empty()).then(|| format!("to do: {}", self.to_do));
+        let cause = format!("{CAUSE_LINE}{}{share}: {}", self.cause.words(), self.evidence.join("; "));
+        let to_do = (!self.to_do.is_empty()).then(|| format!("{TO_DO_LINE}{}", self.to_do));
         [cause].into_iter().chain(to_do).collect()
     }
 }

@@ -11,6 +11,7 @@ mod cost;
 mod distinct_ids;
 mod frame_numbers;
 mod granularity;
+mod growth_lines;
 mod history;
 mod merge;
 mod source_kind;
@@ -30,6 +31,7 @@ use jjleak_common::stack::StackStatus;
 
 pub use block_details::{BlockDetails, Details};
 pub use frame_numbers::FrameNumbers;
+pub use growth_lines::{CAUSE_LINE, TO_DO_LINE};
 
 pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub(crate) use build::standard_error;

@@ -37,11 +37,16 @@ pub(super) fn advice(profile: &Profile, causes: &Causes<'_>) -> String {
             until_full(profile, all)
         );
     }
-    if let Some(growing) = causes.growing().next() {
+    if let Some(growing) = causes.growing().next()
+        && profile.cause_of_growth().is_none()
+    {
         return format!(
             "No leak is proven. {} may be growing: watch it for as long again to see whether that ends.",
             place(growing)
         );
+    }
+    if let Some(to_do) = profile.step_for_growth() {
+        return format!("Nothing leaks of what it allocates. What grows is something else; to do: {to_do}");
     }
     "Nothing leaks that matters: what was allocated is freed, or it has stopped growing.".to_owned()
 }

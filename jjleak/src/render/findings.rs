@@ -1,7 +1,7 @@
 //! Findings as text.
 
 use super::fold::{line_of, place_of};
-use super::label::{NO_STACK, module};
+use super::label::{NO_STACK, module, printable};
 use super::short::joined;
 use super::units;
 use super::verdicts::{
@@ -71,9 +71,19 @@ impl<'a> Causes<'a> {
 
     /// The verdict on the process.
     pub(super) fn headline(&self, profile: &Profile) -> String {
+        self.headline_after("", profile)
+    }
+
+    /// The same, after the cause of growth if that is something else than what it allocates.
+    pub(super) fn headline_with_cause(&self, profile: &Profile) -> String {
+        let cause = profile.cause_of_growth().map(|cause| format!("{}; ", printable(cause)));
+        self.headline_after(&cause.unwrap_or_default(), profile)
+    }
+
+    fn headline_after(&self, cause: &str, profile: &Profile) -> String {
         let watched = units::duration(profile.elapsed());
         let said = if is_judged(profile) { self.leaks_and_grows() } else { self.early(profile) };
-        format!("watched for {watched}: {said}{}", unjudged(profile))
+        format!("watched for {watched}: {cause}{said}{}", unjudged(profile))
     }
 
     /// Before the verdicts. Growth requires two snapshots.

@@ -43,7 +43,7 @@ const TAB: usize = 8;
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let causes = Causes::of(profile, &options.rules);
     let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
-    let headline = of_what_is_shown(&causes.headline(profile), &options.view);
+    let headline = of_what_is_shown(&causes.headline_with_cause(profile), &options.view);
     let mut head = vec![format!("[{time}] {}, {headline}", printable(&profile.process.to_string()))];
     head.extend(profile.growth.iter().map(|line| printable(line).into_owned()));
     let tail = tail(profile, options, &causes)?;

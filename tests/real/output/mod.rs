@@ -2,6 +2,7 @@
 
 mod addresses_alone;
 mod bcc;
+mod causes;
 mod destinations;
 mod doctor;
 mod formats;

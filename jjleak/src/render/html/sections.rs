@@ -89,7 +89,7 @@ pub(super) fn conclusion(profile: &Profile, options: &Options) -> Markup {
     let causes = Causes::of(profile, &options.rules);
     html! {
         section #conclusion {
-            h2 { (of_what_is_shown(&causes.headline(profile), &options.view)) }
+            h2 { (of_what_is_shown(&causes.headline_with_cause(profile), &options.view)) }
             p { strong { (of_what_is_shown(&advice(profile, &causes), &options.view)) } }
             @for line in &profile.growth { p.note { (printable(line)) } }
             @for finding in causes.material().take(MAX_FINDINGS) { (cause(finding)) }
