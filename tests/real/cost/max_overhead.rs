@@ -36,14 +36,14 @@ const LEAKED_SIZE: u64 = 1000;
 const CHURNED_SIZE: u64 = 64;
 
 /// A program that leaks at a steady pace.
-struct Paced {
+pub(super) struct Paced {
     process: Process,
     stdin: ChildStdin,
     said: Lines,
 }
 
 impl Paced {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let mut command = Command::new(compile::paced());
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
@@ -57,7 +57,7 @@ impl Paced {
     }
 
     /// The same, with reports at this interval.
-    fn attach_every(&self, seconds: &str, options: &[&str]) -> Jjleak {
+    pub(super) fn attach_every(&self, seconds: &str, options: &[&str]) -> Jjleak {
         let pid = self.process.id().to_string();
         Jjleak::attached(["-p", &pid, seconds, "--format", "json"].iter().chain(options))
     }
@@ -72,13 +72,23 @@ impl Paced {
         self.obey("churn", milliseconds)
     }
 
+    /// Leaks, replaces entries of a cache, and frees so much a millisecond.
+    pub(super) fn mixed(
+        &mut self,
+        milliseconds: u32,
+        [leaks, cached, churned, computes_us]: [u32; 4],
+    ) -> u64 {
+        writeln!(self.stdin, "mixed {milliseconds} {leaks} {cached} {churned} {computes_us}").unwrap();
+        bytes_leaked(&self.said.next(LONG))
+    }
+
     fn obey(&mut self, command: &str, milliseconds: u32) -> u64 {
         writeln!(self.stdin, "{command} {milliseconds}").unwrap();
         bytes_leaked(&self.said.next(LONG))
     }
 
     /// Number of bytes leaked since the figures of a report begin: they start over as soon as all frees can be followed.
-    fn leaked_since_beginning_of(&mut self, report: &Document) -> u64 {
+    pub(super) fn leaked_since_beginning_of(&mut self, report: &Document) -> u64 {
         let taken_at: Timestamp = report.time.parse().unwrap();
         let since_taken = Duration::try_from(Timestamp::now().duration_since(taken_at)).unwrap();
         let since_begin = since_taken + Duration::from_secs_f64(report.elapsed_s);

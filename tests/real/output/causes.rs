@@ -190,7 +190,8 @@ fn the_first_screen_names_the_cause_and_its_rate_for_twelve_programs() {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(program) = { next.lock().unwrap().next() } {
-                    missing.lock().unwrap().extend(look_at(program));
+                    let lacks = look_at(program);
+                    missing.lock().unwrap().extend(lacks);
                 }
             });
         }
