@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::memory::{Kind, ProcessScan, Row};
+use crate::memory::{GO_HEAP, Kind, ProcessScan, Row};
 use crate::processes::GroupMemory;
 use crate::profile::{CAUSE_LINE, TO_DO_LINE};
 use crate::render::{approximate as bytes, duration, printable};
@@ -322,13 +322,17 @@ impl Growth<'_> {
         let kinds = [Kind::Anonymous, Kind::Brk];
         let mut evidence = self.largest_rows(&kinds);
         let is_known = self.knows_malloc() && self.knows_jvm() && self.last.unknown.is_empty();
+        let is_go = self.last.scan.rows.iter().any(|row| row.name == GO_HEAP);
         let uses_malloc = self.last.arenas.is_some_and(|arenas| arenas > 0);
-        if is_known && !uses_malloc {
+        if is_known && !uses_malloc && !is_go {
             evidence
                 .push("the program does not use glibc's malloc: its own allocator may hold it".to_owned());
         }
-        let cause = if is_known && uses_malloc { Cause::OwnPool } else { Cause::Unknown };
+        let cause = if is_known && (uses_malloc || is_go) { Cause::OwnPool } else { Cause::Unknown };
         let to_do = match cause {
+            Cause::OwnPool if is_go => {
+                "the program's own heap profile, if it serves one: jjleak report http://HOST:PORT/debug/pprof/heap".to_owned()
+            }
             Cause::OwnPool => self.who_touches(),
             // Counts the calls of allocators, too.
             _ => format!("jjleak --mmap -p {}", self.pid),

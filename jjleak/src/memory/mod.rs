@@ -3,6 +3,7 @@
 //! In: a process's memory, its mappings and the state of its pages. Out: ranges and bytes by use, or the reason why they are unknown.
 
 pub mod glibc;
+mod go;
 pub mod hotspot;
 mod kind;
 mod libraries;
@@ -14,6 +15,7 @@ mod stacks;
 mod uses;
 
 pub use glibc::{PageState, Pages, ProcessPages};
+pub(crate) use go::GO_HEAP;
 pub use kind::{Claim, Kind};
 pub use libraries::Libraries;
 pub use process::{ProcessScan, uses_of};

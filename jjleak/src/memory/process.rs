@@ -10,7 +10,7 @@ use aya::util::online_cpus;
 use super::glibc::{self, ProcessPages, Usage};
 use super::hotspot::{JvmMemory, PresentMemory};
 use super::scan::areas;
-use super::{Claim, Kind, Libraries, Row, Scan, Use, stacks, uses};
+use super::{Claim, Kind, Libraries, Row, Scan, Use, go, stacks, uses};
 use crate::jvm::{self, Memory, ProcessMemory};
 use crate::processes::{Error, GroupMemory, Mapping, MemoryLimit, ModuleTable, Pid};
 
@@ -58,7 +58,9 @@ impl ProcessScan {
     pub fn with(pid: Pid, arena_time: Duration, libraries: &mut Libraries) -> Result<Self, Error> {
         let mappings = Mapping::all(pid)?;
         let mut unknown = Vec::new();
-        let jvm = read_jvm(pid, &mappings, libraries).unwrap_or_else(|reason| {
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut libraries.files, pid, &mappings);
+        let jvm = read_jvm(pid, &mappings, &modules, libraries).unwrap_or_else(|reason| {
             unknown.push(format!("the JVM's structures could not be read: {reason}"));
             None
         });
@@ -72,13 +74,22 @@ impl ProcessScan {
             kind: Kind::MallocLive,
             name: String::new(),
         }));
+        // Go's threads have their stacks in its heap.
+        claims.extend(go::heap(&modules, &mappings));
         claims.extend(stacks::of_native_threads(pid, &mappings));
         let number = arenas.as_ref().map(|arenas| arenas.arenas.len());
         let malloc = arenas.and_then(|arenas| {
             let failed = |reason| unknown.push(format!("malloc's chunks could not be read: {reason}"));
             let mut usage = arenas.total().map_err(failed).ok()?;
-            if let Some(mapped) = arenas.mapped.filter(|mapped| !mapped.ranges.is_empty()) {
-                usage.live += mapped.chunks;
+            if let Some(mapped) = arenas.mapped {
+                if !mapped.ranges.is_empty() {
+                    usage.live += mapped.chunks;
+                } else if mapped.chunks.count > 0 {
+                    let glibc::Chunks { count, bytes } = mapped.chunks;
+                    unknown.push(format!(
+                        "{count} chunks of malloc that have mappings of their own, {bytes} bytes in all, were not found: they count as anonymous"
+                    ));
+                }
             }
             Some(usage)
         });
@@ -112,7 +123,10 @@ impl ProcessScan {
 /// The process has ended, has no memory of its own, or must not be read.
 pub fn uses_of(pid: Pid) -> Result<Vec<Use>, Error> {
     let mappings = Mapping::all(pid)?;
-    let jvm = read_jvm(pid, &mappings, &mut Libraries::default()).unwrap_or_default();
+    let mut libraries = Libraries::default();
+    let mut modules = ModuleTable::default();
+    modules.refresh(&mut libraries.files, pid, &mappings);
+    let jvm = read_jvm(pid, &mappings, &modules, &mut libraries).unwrap_or_default();
     let mut claims: Vec<_> = jvm.iter().flat_map(JvmMemory::ranges).map(of_jvm).collect();
     let opened = ProcessMemory::open(pid).and_then(|memory| Ok((memory, ProcessPages::open(pid)?)));
     let of_malloc = opened.ok().and_then(|(memory, pages)| glibc::ranges(&memory, &pages, &mappings).ok());
@@ -121,15 +135,19 @@ pub fn uses_of(pid: Pid) -> Result<Vec<Use>, Error> {
         kind: Kind::MallocLive,
         name: String::new(),
     }));
+    claims.extend(go::heap(&modules, &mappings));
     claims.extend(stacks::of_native_threads(pid, &mappings));
     Ok(uses(&areas(pid)?, &claims))
 }
 
 /// The JVM in a process; `None` without one.
-fn read_jvm(pid: Pid, mappings: &[Mapping], libraries: &mut Libraries) -> Result<Option<JvmMemory>, String> {
-    let mut modules = ModuleTable::default();
-    modules.refresh(&mut libraries.files, pid, mappings);
-    let Some((library, bias)) = jvm::library(mappings, &modules) else { return Ok(None) };
+fn read_jvm(
+    pid: Pid,
+    mappings: &[Mapping],
+    modules: &ModuleTable,
+    libraries: &mut Libraries,
+) -> Result<Option<JvmMemory>, String> {
+    let Some((library, bias)) = jvm::library(mappings, modules) else { return Ok(None) };
     let reason = |error: &dyn std::error::Error| error.to_string();
     let symbols = libraries.symbols(library)?;
     let described = ProcessMemory::open(pid).map_err(|error| reason(&error))?;

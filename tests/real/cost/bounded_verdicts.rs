@@ -58,10 +58,8 @@ fn is_called_leak(report: &Document) -> bool {
 /// Live bytes of a function's stacks, and their standard error.
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
 fn live_of(report: &Document, function: &str) -> (f64, f64) {
-    let stacks = report
-        .stacks
-        .iter()
-        .filter(|stack| stack.frames.iter().any(|frame| frame.symbol == function));
+    let stacks =
+        report.stacks.iter().filter(|stack| stack.frames.iter().any(|frame| frame.symbol == function));
     stacks.fold((0., 0.), |(live, error), stack| {
         let own = stack.live_error.map_or(0., |error| error.bytes as f64);
         (live + stack.live.bytes as f64, f64::hypot(error, own))

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Chunks;
 use super::arena::{Reader, word};
-use super::pages::{PAGE, Pages, Residency};
+use super::pages::{PAGE, PageState, Pages, Residency};
 use super::walk::FLAGS;
 use crate::jvm::Memory;
 use crate::processes::Mapping;
@@ -15,6 +15,11 @@ const IS_MAPPED: u64 = 2;
 /// (`n_mmaps`, `n_mmaps_max`, `max_n_mmaps`, `no_dyn_threshold`) precede `mmapped_mem` and `max_mmapped_mem`.
 const COUNTS: [u64; 2] = [36, 32];
 const MAX_COUNTS: u64 = 36;
+/// Bytes of a chunk's header.
+const HEADER: u64 = 16;
+/// Maximum number of pages, and of those that are resident, among which chunks are looked for between other memory: some 20 ms each.
+const MAX_PAGES: u64 = 1 << 20;
+const MAX_HEADERS: u64 = 1 << 16;
 /// Maximum number of chunks that are looked for, one by one; `vm.max_map_count` is 65,530 unless it was raised.
 const MAX_CHUNKS: u64 = 1 << 16;
 
@@ -35,11 +40,14 @@ pub(super) fn read<M: Memory, P: Pages>(
     base: u64,
 ) -> Option<Mapped> {
     let chunks = data.iter().find_map(|range| counters(reader, range, base))?;
-    let mut ranges = if chunks.count <= MAX_CHUNKS { find(reader, maps, chunks.count) } else { Vec::new() };
-    let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    if ranges.len() as u64 != chunks.count || bytes != chunks.bytes {
-        ranges.clear();
-    }
+    let are_all = |ranges: &Vec<Range<u64>>| {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        ranges.len() as u64 == chunks.count && bytes == chunks.bytes
+    };
+    let is_sought = (1..=MAX_CHUNKS).contains(&chunks.count);
+    let first = || Some(first_in_mappings(reader, maps, chunks.count)).filter(are_all);
+    let anywhere = || Some(anywhere(reader, maps, chunks.count)).filter(are_all);
+    let ranges = is_sought.then(|| first().or_else(anywhere)).flatten().unwrap_or_default();
     Some(Mapped { chunks, ranges })
 }
 
@@ -82,28 +90,69 @@ fn fields(bytes: &[u8], place: u64, distance: u64) -> Option<Chunks> {
     is_plausible.then_some(Chunks { count, bytes: mapped })
 }
 
-/// Mappings that begin with such chunks, one behind the other: the kernel merges neighbours.
-fn find<M: Memory, P: Pages>(reader: &Reader<'_, M, P>, maps: &[Mapping], most: u64) -> Vec<Range<u64>> {
+/// Mappings without a file.
+fn anonymous(maps: &[Mapping]) -> impl DoubleEndedIterator<Item = &Range<u64>> {
+    let anonymous =
+        maps.iter().filter(|mapping| mapping.file.is_none() && mapping.path.as_os_str().is_empty());
+    anonymous.map(|mapping| &mapping.addresses)
+}
+
+/// Chunks at the beginning of mappings, one behind the other: the kernel merges neighbours.
+fn first_in_mappings<M: Memory, P: Pages>(
+    reader: &Reader<'_, M, P>,
+    maps: &[Mapping],
+    most: u64,
+) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
-    for mapping in maps.iter().filter(|mapping| mapping.file.is_none() && mapping.path.as_os_str().is_empty())
-    {
-        let mut at = mapping.addresses.start;
-        while at < mapping.addresses.end && (found.len() as u64) < most {
-            let Ok(bytes) = reader.bytes(at, 16) else { break };
-            let (before, size) = (word(&bytes, 0), word(&bytes, 8));
-            // Versions differ in whether the size includes what is behind the last byte that can be used.
-            let Some(length) = (size & !FLAGS).checked_next_multiple_of(PAGE) else { break };
-            let is_chunk = size & FLAGS == IS_MAPPED
-                && before == 0
-                && length > 0
-                && length - (size & !FLAGS) <= 16
-                && length <= mapping.addresses.end - at;
-            if !is_chunk {
-                break;
-            }
-            found.push(at..at + length);
-            at += length;
+    for mapping in anonymous(maps) {
+        let mut at = mapping.start;
+        while at < mapping.end && (found.len() as u64) < most {
+            let header = reader.bytes(at, HEADER).ok();
+            let Some(chunk) = header.and_then(|header| chunk(&header, at, mapping.end)) else { break };
+            at = chunk.end;
+            found.push(chunk);
         }
     }
     found
+}
+
+/// Chunks between other memory: the kernel merges them with mappings of others, such as the arenas of Python's objects. They begin at
+/// a page. Mappings near the libraries, where the C library's are, come first.
+fn anywhere<M: Memory, P: Pages>(reader: &Reader<'_, M, P>, maps: &[Mapping], most: u64) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    let (mut pages, mut headers) = (MAX_PAGES, MAX_HEADERS);
+    for mapping in anonymous(maps).rev() {
+        let Some(left) = pages.checked_sub((mapping.end - mapping.start) / PAGE) else { continue };
+        pages = left;
+        let Ok(residency) = Residency::of(reader.pages, mapping.clone()) else { continue };
+        let mut at = mapping.start;
+        while at < mapping.end && (found.len() as u64) < most {
+            let mut header = [0; HEADER as usize];
+            let is_read = headers > 0 && residency.at(at) == PageState::Resident && {
+                headers -= 1;
+                reader.memory.read(at, &mut header) == header.len()
+            };
+            match is_read.then(|| chunk(&header, at, mapping.end)).flatten() {
+                Some(chunk) => {
+                    at = chunk.end;
+                    found.push(chunk);
+                }
+                None => at += PAGE,
+            }
+        }
+    }
+    found
+}
+
+/// The chunk with a header, in a mapping that ends there.
+fn chunk(header: &[u8], at: u64, end: u64) -> Option<Range<u64>> {
+    let (before, size) = (word(header, 0), word(header, 8));
+    // Versions differ in whether the size includes what is behind the last byte that can be used.
+    let length = (size & !FLAGS).checked_next_multiple_of(PAGE)?;
+    let is_chunk = size & FLAGS == IS_MAPPED
+        && before == 0
+        && length > 0
+        && length - (size & !FLAGS) <= 16
+        && length <= end - at;
+    is_chunk.then(|| at..at + length)
 }
