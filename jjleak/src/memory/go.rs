@@ -77,6 +77,6 @@ mod tests {
              c00c000000-c00d000000 rw-p 00000000 00:00 0 \n\
              7f0000000000-7f0008000000 rw-p 00000000 00:00 0 \n",
         );
-        assert_eq!(regions(&maps.unwrap()), [0xc0_0000_0000..0xc0_0800_0000]);
+        assert_eq!(regions(&maps.unwrap()), vec![0xc0_0000_0000..0xc0_0800_0000]);
     }
 }

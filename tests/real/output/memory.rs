@@ -56,6 +56,83 @@ fn a_native_leak_is_the_cause_of_growth() {
     assert_eq!(cause["to_do"], format!("jjleak -p {}", process.id()));
 }
 
+/// Starts a program that answers each line with one, and asks it once.
+fn answering(command: &mut Command) -> (Process, ChildStdin, Lines) {
+    let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the program", process.stdout.take().unwrap());
+    let mut stdin = process.stdin.take().unwrap();
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(stdin, "more").unwrap();
+    said.next(SOON);
+    (process, stdin, said)
+}
+
+/// Scans a process, lets it allocate more, and scans it again; also returns its answer.
+fn scanned_around(process: &Process, stdin: &mut ChildStdin, said: &mut Lines) -> ([Value; 2], String) {
+    let mut command = Command::new(PROGRAM);
+    command.args(["memory", "-p", &process.id().to_string(), "2", "1", "--format", "json"]);
+    let mut jjleak = Process::spawn(command.stdout(Stdio::piped()));
+    let mut reports = Lines::of("jjleak memory", jjleak.stdout.take().unwrap());
+    let mut next = || serde_json::from_str(&reports.next(SOON)).unwrap();
+    let first = next();
+    writeln!(stdin, "more").unwrap();
+    let answer = said.next(SOON);
+    ([first, next()], answer)
+}
+
+/// Resident bytes of a row.
+fn row(report: &Value, kind: &str, name: &str) -> u64 {
+    let rows = report["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["kind"] == kind && row["name"] == name);
+    row.map_or(0, |row| row["resident_bytes"].as_u64().unwrap())
+}
+
+#[test]
+fn large_blocks_between_the_memory_of_others_are_mallocs() {
+    // Python maps areas for its own objects beside them, and the kernel merges all in one mapping.
+    let script = "import sys\nkept = []\nprint('ready', flush=True)\nfor line in sys.stdin:\n    \
+                  for n in range(50):\n        kept.append(bytearray(1_000_000))\n        \
+                  kept.append([str(i) * 3 for i in range(3000 * (n % 7))])\n    print('done', flush=True)";
+    let (process, mut stdin, mut said) = answering(Command::new("/usr/bin/python3").args(["-c", script]));
+
+    let ([first, last], _) = scanned_around(&process, &mut stdin, &mut said);
+
+    for (report, blocks) in [(&first, 50), (&last, 100)] {
+        assert_eq!(report["unknown"], Value::Array(Vec::new()), "{report}");
+        let live = row(report, "malloc_live", "");
+        assert!((blocks * 1_000_000..blocks * 1_150_000).contains(&live), "{report}");
+    }
+    assert_eq!(last["diagnosis"][0]["cause"], "native_leak", "{last}");
+}
+
+#[test]
+fn the_heap_of_a_go_program_is_what_its_runtime_says() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stacks/heap_size.go");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join("go-heap-size");
+    let mut go = Command::new("go");
+    go.args(["build", "-ldflags", "-s -w", "-o"]).arg(&program).arg(source);
+    go.env("GOTOOLCHAIN", "local").env("GOCACHE", folder.join("go-cache")).env("GOFLAGS", "");
+    assert!(go.status().unwrap().success());
+    let (process, mut stdin, mut said) = answering(&mut Command::new(program));
+
+    let ([first, last], answer) = scanned_around(&process, &mut stdin, &mut said);
+
+    let [kept, reserved] = answer.split(' ').map(|bytes| bytes.parse().unwrap()).collect::<Vec<u64>>()[..]
+    else {
+        panic!("{answer}")
+    };
+    // What was touched, and what the runtime has.
+    let heap = row(&last, "anonymous", "Go heap");
+    assert!((kept..=reserved + (1 << 20)).contains(&heap), "{kept} {heap} {reserved}\n{last}");
+    assert_eq!(sum_of_rows(&last), last["rss_bytes"].as_u64().unwrap());
+    let stacks = |report| row(report, "thread_stacks", "native threads");
+    assert!(stacks(&first) < 1 << 20 && stacks(&last) < 1 << 20, "{last}");
+    let cause = &last["diagnosis"][0];
+    assert_eq!(cause["cause"], "own_pool", "{last}");
+    assert!(cause["to_do"].as_str().unwrap().contains("/debug/pprof/heap"), "{cause}");
+}
+
 #[test]
 fn a_native_leak_is_the_cause_of_growth_in_a_static_program() {
     let (process, _stdin) = leaking_in(compile::static_paced(), 6_000);

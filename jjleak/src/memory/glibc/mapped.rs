@@ -16,7 +16,7 @@ const IS_MAPPED: u64 = 2;
 const COUNTS: [u64; 2] = [36, 32];
 const MAX_COUNTS: u64 = 36;
 /// Bytes of a chunk's header.
-const HEADER: u64 = 16;
+const HEADER: usize = 16;
 /// Maximum number of pages, and of those that are resident, among which chunks are looked for between other memory: some 20 ms each.
 const MAX_PAGES: u64 = 1 << 20;
 const MAX_HEADERS: u64 = 1 << 16;
@@ -107,7 +107,7 @@ fn first_in_mappings<M: Memory, P: Pages>(
     for mapping in anonymous(maps) {
         let mut at = mapping.start;
         while at < mapping.end && (found.len() as u64) < most {
-            let header = reader.bytes(at, HEADER).ok();
+            let header = reader.bytes(at, HEADER as u64).ok();
             let Some(chunk) = header.and_then(|header| chunk(&header, at, mapping.end)) else { break };
             at = chunk.end;
             found.push(chunk);
@@ -127,7 +127,7 @@ fn anywhere<M: Memory, P: Pages>(reader: &Reader<'_, M, P>, maps: &[Mapping], mo
         let Ok(residency) = Residency::of(reader.pages, mapping.clone()) else { continue };
         let mut at = mapping.start;
         while at < mapping.end && (found.len() as u64) < most {
-            let mut header = [0; HEADER as usize];
+            let mut header = [0; HEADER];
             let is_read = headers > 0 && residency.at(at) == PageState::Resident && {
                 headers -= 1;
                 reader.memory.read(at, &mut header) == header.len()
