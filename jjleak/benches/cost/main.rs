@@ -11,6 +11,7 @@ mod bounds;
 mod daemon;
 mod dumps;
 mod estimates;
+mod growth;
 mod java;
 mod machine;
 mod matrix;
@@ -46,7 +47,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -60,6 +61,7 @@ const PARTS: [Part; 16] = [
     Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "objects", measure: objects::measure },
+    Part { name: "growth", measure: growth::measure },
     Part { name: "daemon", measure: daemon::measure },
     Part { name: "own", measure: own::measure },
     Part { name: "dumps", measure: dumps::measure },

@@ -74,6 +74,8 @@ pub struct Collector {
     live_read_at: Option<Instant>,
     /// Number of rows of the stack table that had blocks at the last snapshot.
     rows_with_blocks: usize,
+    /// Number of stacks that the last snapshot had.
+    stacks_read: usize,
     /// Time of creation, before which nothing was counted.
     since_ns: u64,
 }
@@ -95,6 +97,7 @@ impl Collector {
             windows: None,
             live_read_at: None,
             rows_with_blocks: 0,
+            stacks_read: 0,
             since_ns: now_ns(),
             live,
             usage: Mapped::writable(attachment.map(names::STACK_USAGE)?)?,

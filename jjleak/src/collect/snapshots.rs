@@ -35,7 +35,9 @@ impl Collector {
             None => allocated,
         };
         // The blocks were read first: each live block has been counted for its stack by now.
-        let stacks = stacks::read(&self.stacks, images, self.sampling);
+        let expected = self.stacks_read / images.len().max(1);
+        let stacks = stacks::read(&self.stacks, images, self.sampling, expected);
+        self.stacks_read = stacks.iter().map(Vec::len).sum();
         let mut live = live.into_iter();
         let stacks = stacks.into_iter().map(|mut stacks| {
             if self.combined {

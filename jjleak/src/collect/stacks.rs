@@ -16,31 +16,34 @@ use crate::fast_map::FastMap;
 use crate::snapshot::sums::rounded;
 use crate::snapshot::{Allocated, LiveBlocks, RawStack, StackUse};
 
-/// All used rows of each of these images, in order.
-pub(super) fn read(table: &StackTable, images: &[ImageId], sampling: Sampling) -> Vec<Vec<(u32, StackUse)>> {
+/// All used rows of each of these images, in order; `expected` in each. Ten thousand take megabytes, and vectors that grow again and again
+/// cost milliseconds.
+pub(super) fn read(
+    table: &StackTable,
+    images: &[ImageId],
+    sampling: Sampling,
+    expected: usize,
+) -> Vec<Vec<(u32, StackUse)>> {
     let lost = |image: &ImageId| {
         let lost = lost_row(image.slot());
         table.get(lost).and_then(|row| Some((lost, used(row, sampling)?)))
     };
     let places: FastMap<_, _> =
         images.iter().zip(0..).map(|(image, place): (_, usize)| (image, place)).collect();
-    let place = |row: *mut StackRow| {
+    let of_image = |image| {
+        let mut stacks = Vec::with_capacity(expected);
+        stacks.extend(lost(image));
+        stacks
+    };
+    let mut stacks: Vec<_> = images.iter().map(of_image).collect();
+    for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`StackTable::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        if image.generation() == 0 { None } else { places.get(&image).copied() }
-    };
-    // Ten thousand stacks take megabytes: growing again and again would cost more than counting.
-    let mut counts = vec![1; images.len()];
-    rows(table).filter_map(|(_, row)| place(row)).for_each(|place| counts[place] += 1);
-    let mut stacks: Vec<_> = counts.into_iter().map(Vec::with_capacity).collect();
-    for (stacks, image) in stacks.iter_mut().zip(images) {
-        stacks.extend(lost(image));
-    }
-    for (index, row) in rows(table) {
-        if let Some(place) = place(row)
+        if image.generation() != 0
+            && let Some(place) = places.get(&image)
             && let Some(used) = used(row, sampling)
         {
-            stacks[place].push((index, used));
+            stacks[*place].push((index, used));
         }
     }
     stacks
