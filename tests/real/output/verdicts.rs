@@ -241,6 +241,39 @@ fn verdicts_on_labelled_programs_are_precise_and_complete() {
     }
 }
 
+/// A figure with its unit in a text, in MiB.
+fn mebibytes_after(text: &str, words: &str) -> f64 {
+    let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("no {words:?}:\n{text}"));
+    let mut figure = rest.split([' ', '/']);
+    let number: f64 = figure.next().unwrap().parse().unwrap();
+    match figure.next().unwrap() {
+        "GiB" => number * 1024.,
+        "MiB" => number,
+        unit => panic!("{unit}: {text}"),
+    }
+}
+
+#[test]
+fn the_forecast_is_by_resident_memory_and_what_leaks_is_one_finding() {
+    require_bpf!();
+    let mut program =
+        Process::spawn(Command::new(compile::paced()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    assert_eq!(Lines::of("the paced program", program.stdout.take().unwrap()).next(SOON), "ready");
+    // One site leaks 12 MB/s, one keeps 1 MB, one frees all.
+    writeln!(program.stdin.as_mut().unwrap(), "mixed 60000 12 3 3 200").unwrap();
+    let pid = program.id().to_string();
+    let options = ["1", "15", "--settle", "1", "--format", "text", "--out", "./"];
+    let ended = Jjleak::attached([&["-p", &pid][..], &options].concat()).end().assert_done();
+    let text = std::fs::read_to_string(ended.file(&format!("jjleak-{pid}.txt"))).unwrap();
+
+    assert!(text.lines().count() <= 25, "{text}");
+    assert_eq!(text.matches("\nleaking: ").count(), 1, "{text}");
+    assert!(text.contains("\nleaking: leak [paced] "), "{text}");
+    let grown = mebibytes_after(&text, "\nRSS +") * 60. / 15.;
+    let forecast = mebibytes_after(&text, "resident memory grows by ");
+    assert!((0.8..1.25).contains(&(forecast / grown)), "{forecast} of {grown}\n{text}");
+}
+
 #[test]
 fn in_two_minutes_the_rates_of_leaks_are_reported_within_five_per_cent() {
     require_bpf!();
