@@ -1,4 +1,4 @@
-//! What `--estimate` predicts, beside what a report says that profiling takes.
+//! Cost that `--estimate` predicts, compared with the cost that a report gives.
 
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;

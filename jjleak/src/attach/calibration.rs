@@ -19,8 +19,7 @@ pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 const EMULATED_CALLS: u32 = 300;
 /// On a busy virtual machine, each call can take 50 microseconds.
 const STEPPED_CALLS: u32 = 20;
-/// Number of timings in CPU time, of which the median counts. Interrupts and cold caches make one longer; in a virtual machine, time that
-/// the host took earlier is subtracted from a thread's CPU time later, which makes one shorter.
+/// Number of timings in CPU time, of which the median counts.
 const TIMINGS: usize = 5;
 
 /// Number of measurements, of which the first plausible one counts. Other programs with probes in the same file can disturb one.
@@ -106,7 +105,7 @@ fn measure(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps
 }
 
 fn measure_once(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps> {
-    /// Two measurements at a time would hit each other's probes: each process that is profiled begins one.
+    /// Two measurements at the same time would hit each other's probes. Each run of a profile begins one.
     static ALONE: Mutex<()> = Mutex::new(());
 
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

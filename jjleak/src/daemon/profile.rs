@@ -22,12 +22,12 @@ use crate::analyze::{Rules, Selection, SortBy};
 use crate::diagnosis::{ARENA_TIME, Growing, Grown};
 use crate::file_content::StopReading;
 use crate::processes::{Credentials, Pid};
-use crate::profile::{Profile, SourceKind};
+use crate::profile::{JUDGED_SPANS, Profile, SourceKind};
 use crate::push::Pusher;
 use crate::render::{Contents, Format, GraphLimits, Options, Value, render};
 
-/// What is counted for a short time is judged once it is as old as this part of the time.
-const SETTLES_IN_EXACT: u32 = 4;
+/// Profiles of everything take this many times the minimum age of judged allocations: twice what a verdict needs.
+const SETTLES_IN_EXACT: u32 = 2 * JUDGED_SPANS;
 
 /// Process to profile, and settings.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -95,7 +95,7 @@ impl Grown {
             let _ = write!(headline, "; the stacks below explain at most {share} % of it");
         }
         let is_explained = share.is_some_and(|share| share >= MOST_PERCENT);
-        // What leads to a report on allocations is no next step in one.
+        // The report on allocations is already there.
         let leads_here = worst.to_do.starts_with("jjleak -p ");
         let to_do = if leads_here { String::new() } else { worst.to_do.clone() };
         let worst = Finding { to_do, ..worst.clone() };

@@ -70,7 +70,7 @@ impl Core {
             return Some(NextKind::JavaHeap);
         }
         let finding = outcome.as_ref().ok()?.as_ref()?;
-        // Where everything was counted, there is no bound that stands in the way.
+        // Profiles without a bound never lead here.
         let cannot_be_judged = finding.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged);
         let time = self.config.profile.exact_for.0?;
         (!finding.is_last_judged && (cannot_be_judged || is_too_costly)).then_some(NextKind::Exact(time))

@@ -10,7 +10,7 @@ use crate::daemon::config::Every;
 use crate::daemon::profile::Take;
 use crate::diagnosis::{self, Cause};
 use crate::memory::Kind;
-use crate::profile::InWindows;
+use crate::profile::{InWindows, JUDGED_SPANS};
 
 /// Captures what this thread logs.
 fn logged(what: impl FnOnce()) -> String {
@@ -276,7 +276,7 @@ fn a_profile_without_a_verdict_is_followed_by_one_of_everything_where_the_config
     let [_, bounded, exact] = orders[..] else { panic!("{orders:?}") };
     assert_eq!((bounded.max_overhead, exact.max_overhead), (Some(10.), None));
     assert_eq!((exact.duration, exact.may_extend), (Duration::from_secs(60), false));
-    assert!(exact.settle <= exact.duration / 4, "{exact:?}");
+    assert!(exact.settle * JUDGED_SPANS < exact.duration, "{exact:?}");
 }
 
 #[test]
