@@ -17,7 +17,7 @@ const COUNTS: [u64; 2] = [36, 32];
 const MAX_COUNTS: u64 = 36;
 /// Bytes of a chunk's header.
 const HEADER: usize = 16;
-/// Maximum number of pages, and of those that are resident, among which chunks are looked for between other memory: some 20 ms each.
+/// Maximum number of pages, and of those that are resident, among which chunks are looked for between other memory.
 const MAX_PAGES: u64 = 1 << 20;
 const MAX_HEADERS: u64 = 1 << 16;
 /// Maximum number of chunks that are looked for, one by one; `vm.max_map_count` is 65,530 unless it was raised.
