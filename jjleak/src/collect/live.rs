@@ -25,8 +25,8 @@ pub(super) struct Blocks<'a, F> {
     read: Vec<Key>,
 }
 
-impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
-    /// Reads the table, after the instant. `each` receives the blocks of the instant.
+impl<'a, F: FnMut(&[(Key, Record)])> Blocks<'a, F> {
+    /// Reads the table, after the instant. `each` receives the blocks of the instant, many at a time.
     pub(super) fn of_table(table: &'a Mapped<LiveSet>, instant_ns: u64, each: F) -> Self {
         let mut blocks = Self { table, instant_ns, each, read: Vec::new() };
         let mut found = Vec::with_capacity(AT_ONCE + WAYS);
@@ -47,18 +47,15 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
 
     fn take(&mut self, found: &mut Vec<(Key, Record)>) {
         self.read.extend(found.iter().map(|(key, _)| *key));
-        found.drain(..).for_each(|(key, record)| (self.each)(key, &record));
+        (self.each)(found);
+        found.clear();
     }
 
     /// Adds the blocks of the spill, and those freed since the instant, unless already read.
     pub(super) fn add(mut self, spilled: &[(Key, Record)], freed: &[(Key, Record)]) {
-        for (key, record) in spilled.iter().filter(|(_, record)| record.time_ns <= self.instant_ns) {
-            (self.each)(*key, &unmarked(*record));
-        }
+        let of_instant = spilled.iter().filter(|(_, record)| record.time_ns <= self.instant_ns);
+        let mut found: Vec<_> = of_instant.map(|(key, record)| (*key, unmarked(*record))).collect();
         let freed: BTreeMap<_, _> = freed.iter().copied().collect();
-        if freed.is_empty() {
-            return;
-        }
         // At each address there is one block from before the instant.
         let in_spill: BTreeSet<_> =
             spilled.iter().filter(|(key, _)| freed.contains_key(key)).map(|(key, _)| *key).collect();
@@ -68,9 +65,10 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
             let first = self.read.partition_point(|read| read.set(sets_log2) < set);
             let mut of_set = self.read[first..].iter().take_while(|read| read.set(sets_log2) == set);
             if !of_set.any(|read| *read == key) && !in_spill.contains(&key) {
-                (self.each)(key, &unmarked(record));
+                found.push((key, unmarked(record)));
             }
         }
+        (self.each)(&found);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Snapshots: the content of the tables at one instant, for each process.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::mem;
 
 use jjleak_common::counter::Counter;
@@ -114,17 +115,27 @@ impl Collector {
         let places = Places::new(images, &timelines);
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
         let weighted = self.windows.as_ref().map(|windows| windows.at(instant_ns));
-        let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
-            let Some(intervals) = places.intervals(key.image()) else { return };
-            let Some(place) = places_of_rows.get_mut(record.stack as usize) else { return };
-            if record.time_ns <= youngest_ns {
+        let selection = Selection { sampling: self.sampling, windows: weighted.as_ref() };
+        let mut places_of_found = Vec::new();
+        let blocks = Blocks::of_table(&self.live, instant_ns, |found| {
+            places_of_found.clear();
+            places_of_found.extend(found.iter().map(|(key, record)| {
+                let is_of = places.of(key.image()).is_some() && record.time_ns <= youngest_ns;
+                let place = places_of_rows.get_mut(record.stack as usize).filter(|_| is_of)?;
                 if *place == u32::MAX {
                     *place = u32::try_from(sums.len()).unwrap_or_default();
                     sums.push((record.stack, Sum::default()));
                 }
-                let (_, sum) = &mut sums[*place as usize];
-                let selection = Selection { sampling: self.sampling, windows: weighted.as_ref() };
-                sum.add(key, record, intervals, selection, view.blocks_per_stack);
+                Some(*place)
+            }));
+            // Loads the sums from memory all at once; while it adds blocks, the processor would wait for one after the other.
+            let rows = places_of_found.iter().flatten().map(|place| sums[*place as usize].0);
+            black_box(rows.fold(0, u32::wrapping_add));
+            for ((key, record), place) in found.iter().zip(&places_of_found) {
+                if let (Some(place), Some(intervals)) = (place, places.intervals(key.image())) {
+                    let (_, sum) = &mut sums[*place as usize];
+                    sum.add(*key, record, intervals, selection, view.blocks_per_stack);
+                }
             }
         });
         // The kernel walks all buckets, which takes milliseconds even if they are empty.
