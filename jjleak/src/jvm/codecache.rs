@@ -34,6 +34,10 @@ pub(super) struct CodeCacheLayout {
     /// Address of the pointer to the interpreter, which the JVM creates after all heaps and before it runs
     /// Java.
     interpreter: Option<u64>,
+    /// Field of the interpreter with the address of its code.
+    interpreter_code: Option<Field>,
+    /// Address of the pointer into the stub by which the JVM calls Java.
+    call_stub: Option<u64>,
     low: u64,
     end: u64,
     segment_map: u64,
@@ -126,6 +130,8 @@ impl CodeCacheLayout {
         Ok(Self {
             heaps: Heaps::of(structs)?,
             interpreter: structs.address(&[("AbstractInterpreter", "_code")]).ok(),
+            interpreter_code: field("StubQueue", "_stub_buffer").ok(),
+            call_stub: structs.address(&[("StubRoutines", "_call_stub_return_address")]).ok(),
             low: memory.wrapping_add(low),
             end: memory.wrapping_add(field("VirtualSpace", "_high_boundary")?.offset),
             segment_map: field("CodeHeap", "_segmap")?.offset.wrapping_add(low),
@@ -311,6 +317,13 @@ impl CodeCacheLayout {
         };
         known.heaps.iter_mut().zip(heaps).for_each(|(to, heap)| *to = *heap);
         Some(known)
+    }
+
+    /// Addresses in code that stays where it is: the interpreter, and the stub by which the JVM calls Java.
+    pub(super) fn lasting(&self, memory: &impl Memory) -> impl Iterator<Item = u64> {
+        let interpreter =
+            || self.interpreter_code?.read(memory, memory.pointer(self.interpreter?)?)?.checked_add(1);
+        [interpreter(), self.call_stub.and_then(|at| memory.pointer(at))].into_iter().flatten()
     }
 
     /// The code that contains the call before a return address; `text` reads its name.

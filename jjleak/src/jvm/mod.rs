@@ -200,6 +200,13 @@ impl<M: Memory> Jvm<M> {
         self.code_cache.find(&self.memory, heaps, return_address, |at| self.memory.text(at))
     }
 
+    /// The interpreter and the stub by which the JVM calls Java. They stay where they are until the JVM ends.
+    #[must_use]
+    pub fn lasting(&self, heaps: &[CodeHeap]) -> Vec<Blob> {
+        let places = self.code_cache.lasting(&self.memory);
+        places.filter_map(|return_address| self.find(heaps, return_address)).collect()
+    }
+
     /// Returns a resolver of method names.
     #[must_use]
     pub fn methods<'a>(&'a self, known: &'a mut KnownMethods) -> Methods<'a, M> {

@@ -21,14 +21,19 @@ fn assert_complete(command: &[&str], at_least: u64) {
 }
 
 fn report_of(command: &[&str]) -> Document {
+    run(command).0
+}
+
+/// Runs jjleak on a command; returns its report and its messages.
+fn run(command: &[&str]) -> (Document, Vec<String>) {
     let mut jjleak = Command::new(PROGRAM);
-    jjleak.args(["--out", "report.json", "--format", "json", "--"]).args(command);
+    jjleak.args(["-v", "--out", "report.json", "--format", "json", "--"]).args(command);
     jjleak.env("PYTHONMALLOC", "malloc").stdout(Stdio::piped());
 
     let ended = Jjleak::start(jjleak).end().assert_done();
 
     let reports = std::fs::read_to_string(ended.file("report.json")).unwrap();
-    serde_json::from_str(reports.lines().last().unwrap()).unwrap()
+    (serde_json::from_str(reports.lines().last().unwrap()).unwrap(), ended.stderr)
 }
 
 /// Number of repetitions of a program's work.
@@ -170,19 +175,21 @@ fn stacks_of_the_native_part_of_a_jvm_are_complete() {
     Shares::of([&report]).assert_complete("a JVM", 1000, &excused);
 }
 
-/// Its own libraries are known in the first run, too, because they are in its run path. If it ends before jjleak has read the layout
-/// of its code, stacks end there (`generated_code`) instead of following frame pointers, which would invent frames.
+/// It ends some tens of milliseconds after it has described its code: stacks from before that are finished when its memory is gone. A busy
+/// host may not get to read the description in time: stacks end at its code then (`generated_code`) instead of following frame pointers,
+/// which would invent frames.
 #[test]
 fn stacks_of_a_jvm_from_its_start_are_complete() {
     require_program!("java");
     let without_archive: &[&str] = &["java", "-Xshare:off", "-XX:TieredStopAtLevel=1", "-version"];
     for command in [&["java", "-version"], without_archive] {
-        let start = report_of(command);
-        Shares::of([&start]).assert_complete(
-            &command.join(" "),
-            1000,
-            &["changed", "generated_code", "no_mapping"],
-        );
+        // A debug build compiles the rows of libjvm for longer than this program runs. They are in the cache from then on.
+        run(command);
+        let (start, said) = run(command);
+        let is_read = said.iter().any(|line| line.contains("Java methods of JDK "));
+        let excused: &[&str] =
+            if is_read { &["changed"] } else { &["changed", "generated_code", "no_mapping"] };
+        Shares::of([&start]).assert_complete_from_the_start(&command.join(" "), 1000, excused);
     }
 }
 

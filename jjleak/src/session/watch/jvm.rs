@@ -11,7 +11,7 @@ use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Scan, Watch};
 use crate::collect::Collector;
-use crate::jvm::{self, JavaCode, Jvm, ProcessMemory};
+use crate::jvm::{self, Blob, JavaCode, Jvm, ProcessMemory};
 use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
 use crate::session::Error;
 use crate::symbolize::{JavaNames, KnownJava, StackNames};
@@ -23,6 +23,8 @@ pub(super) struct WatchedJvm {
     stage: Stage,
     /// Code heaps; empty while there are none.
     heaps: Vec<CodeHeap>,
+    /// Code that stays where it is, for stacks that are finished when the JVM has ended.
+    lasting: Vec<Blob>,
     /// Layout last sent to the kernel side.
     reported: CodeCache,
     names: KnownJava,
@@ -88,7 +90,8 @@ impl WatchedJvm {
                 Some(by_frame_pointer)
             }
             Stage::Known(jvm) => {
-                let blob = jvm.find(&self.heaps, address.checked_add(1)?)?;
+                let lasting = self.lasting.iter().find(|blob| blob.code.contains(&address)).cloned();
+                let blob = lasting.or_else(|| jvm.find(&self.heaps, address.checked_add(1)?))?;
                 Some(match blob.unwinding(address + 1)? {
                     JavaCode::By(row) => Code::Known(row, blob.layer()),
                     JavaCode::Wrapper(words) => Code::Wrapper(words, blob.layer()),
@@ -159,8 +162,8 @@ impl WatchedJvm {
         if heaps == self.heaps {
             return self.continuations();
         }
-        let cache = jvm.code_cache(&heaps);
-        self.heaps = heaps;
+        let (cache, lasting) = (jvm.code_cache(&heaps), jvm.lasting(&heaps));
+        (self.heaps, self.lasting) = (heaps, lasting);
         let unknown = |error: &jvm::Error| {
             tracing::warn!(
                 "Java code is unwound by frame pointers, because the code layout of this JVM is unknown: {error}"
