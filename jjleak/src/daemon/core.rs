@@ -1,9 +1,9 @@
 //! Shared state of the daemon, and the operations that connect its parts.
 
 mod findings;
+mod next;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ use super::decide::{State, next};
 use super::dumps::Sources;
 use super::handover::{Handover, SavedProcess};
 use super::history::{self, Bounds, History};
-use super::profile::{Finding, Job, Message, Order, Profiler, Run};
+use super::profile::{Finding, Job, Kind, Message, Order, Profiler, Run};
 use super::watch::Watcher;
 use crate::diagnosis::Grown;
 use crate::processes::{Credentials, Pid, Process};
 use crate::profile::SourceKind;
 use crate::push::Pusher;
-use crate::render::duration;
+use next::Next;
 
 /// Maximum number of hung profiling threads, each of which holds memory and probes. At this number, profiling stops.
 const MAX_STUCK: usize = 8;
@@ -59,8 +59,8 @@ pub(super) struct Core {
     pub(super) findings: BTreeMap<Pid, Finding>,
     /// Growth of watched processes while they were last profiled.
     pub(super) grown: BTreeMap<Pid, Grown>,
-    /// Latest profiles of Java heaps of watched processes.
-    pub(super) heaps: BTreeMap<Pid, Finding>,
+    /// Latest profiles of watched processes from other sources than allocations.
+    pub(super) others: BTreeMap<(Pid, SourceKind), Finding>,
     /// Profiles that follow those which have just ended.
     pub(super) next: Vec<Next>,
     pub(super) jobs: Vec<Job>,
@@ -85,36 +85,6 @@ pub(super) struct Core {
     has_reported_group: bool,
 }
 
-/// A profile of a process after another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Next {
-    pub(super) pid: Pid,
-    pub(super) start_time: u64,
-    pub(super) kind: NextKind,
-}
-
-/// Reason for a profile after another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NextKind {
-    /// The Java heap grows.
-    JavaHeap,
-    /// The last profile could not be judged within the bound of its cost; everything is counted for this time.
-    Exact(Duration),
-}
-
-impl fmt::Display for NextKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::JavaHeap => formatter.write_str("its Java heap grows"),
-            Self::Exact(time) => write!(
-                formatter,
-                "counting everything for {}, which profile.exact_for permits, as profile.max_overhead leaves it without a verdict",
-                duration(*time)
-            ),
-        }
-    }
-}
-
 impl Shared {
     pub(super) fn new(
         config: Config,
@@ -127,7 +97,7 @@ impl Shared {
             watcher,
             findings: BTreeMap::new(),
             grown: BTreeMap::new(),
-            heaps: BTreeMap::new(),
+            others: BTreeMap::new(),
             next: Vec::new(),
             jobs: Vec::new(),
             stuck: Vec::new(),
@@ -208,12 +178,10 @@ impl Shared {
         for Next { pid, start_time, kind } in mem::take(&mut core.next) {
             let Some(watched) = core.watcher.same(pid, start_time) else { continue };
             let comm = watched.process.comm.clone();
-            let order = match kind {
-                NextKind::JavaHeap => core.order(pid, start_time, SourceKind::JavaHeap),
-                NextKind::Exact(time) => core.order(pid, start_time, SourceKind::Malloc).exact(time),
-            };
-            tracing::info!("profiling {comm} (pid {pid}) again: {kind}");
-            self.start(&mut core, order, kind.to_string(), profiler, messages);
+            let order = core.order(pid, start_time, kind);
+            let why = next::reason(&order);
+            tracing::info!("profiling {comm} (pid {pid}) again: {why}");
+            self.start(&mut core, order, why, profiler, messages);
         }
         let now = since_boot();
         // Includes jobs whose process has ended and whose last profile is still being taken.
@@ -225,7 +193,7 @@ impl Shared {
             let Some(reason) = watched.case.begin(now) else { continue };
             tracing::info!("profiling {} (pid {pid}): {reason}", watched.process.comm);
             let start_time = watched.process.start_time;
-            let order = core.order(pid, start_time, SourceKind::Malloc);
+            let order = core.order(pid, start_time, Kind::Allocations);
             self.start(&mut core, order, reason.to_string(), profiler, messages);
         }
     }
@@ -266,19 +234,23 @@ pub(super) fn since_boot() -> Duration {
 
 impl Core {
     /// A profile of a process, with the settings of the configuration.
-    fn order(&self, pid: Pid, start_time: u64, source: SourceKind) -> Order {
+    fn order(&self, pid: Pid, start_time: u64, kind: Kind) -> Order {
         let profile = &self.config.profile;
-        Order {
+        let order = Order {
             pid,
             start_time,
-            source,
+            kind,
             settle: profile.settle.0,
             duration: profile.duration.0,
-            may_extend: true,
+            may_extend: kind.source().is_judged(),
             // The last profile is at the end in any case.
             snapshot: profile.snapshot.0.min(profile.duration.0),
             sample_bytes: profile.sample_bytes.0,
             max_overhead: profile.max_overhead.0,
+        };
+        match kind {
+            Kind::Exact => order.exact(profile.exact_for.0.unwrap_or(order.duration)),
+            _ => order,
         }
     }
 
@@ -292,7 +264,7 @@ impl Core {
             tracing::info!("pid {pid} has ended, or runs another program");
             self.findings.remove(&pid);
             self.grown.remove(&pid);
-            self.heaps.remove(&pid);
+            self.others.retain(|(of, _), _| *of != pid);
             for job in self.jobs.iter_mut().filter(|job| job.pid == pid) {
                 job.process_ended(Instant::now());
             }
@@ -334,7 +306,7 @@ impl Core {
         self.config = config;
         self.watcher.apply_config(&self.config);
         self.findings.retain(|pid, finding| self.watcher.same(*pid, finding.start_time).is_some());
-        self.heaps.retain(|pid, heap| self.watcher.same(*pid, heap.start_time).is_some());
+        self.others.retain(|(pid, _), other| self.watcher.same(*pid, other.start_time).is_some());
         self.grown.retain(|pid, _| self.watcher.get_mut(*pid).is_some());
     }
 

@@ -12,7 +12,7 @@ use super::log::suppressed;
 use super::profile::Finding;
 use super::watch::Watched;
 use crate::processes::{Pid, Process};
-use crate::profile::MemoryKind;
+use crate::profile::{MemoryKind, SourceKind};
 use crate::push::Status;
 
 /// A metric with its help, type and samples.
@@ -133,16 +133,16 @@ const fn float(bytes: u64) -> f64 {
 }
 
 /// Watched processes with something known of each.
-fn found<'a>(core: &'a Core, known: &'a BTreeMap<Pid, Finding>) -> Vec<Found<'a>> {
+fn found<'a>(core: &'a Core, known: impl Fn(Pid) -> Option<&'a Finding>) -> Vec<Found<'a>> {
     let found = |watched: &'a Watched| {
         let Process { pid, comm, .. } = &watched.process;
-        Some((pid.to_string(), comm.as_str(), known.get(pid)?))
+        Some((pid.to_string(), comm.as_str(), known(*pid)?))
     };
     core.watcher.iter().filter_map(found).collect()
 }
 
 fn findings(core: &Core, out: &mut String) {
-    let found = found(core, &core.findings);
+    let found = found(core, |pid| core.findings.get(&pid));
     let help = "Leaking call sites, by the last profile.";
     let mut sites = Family::new(out, "jjleak_process_leaking_call_sites", "gauge", help);
     for (pid, comm, finding) in &found {
@@ -171,7 +171,10 @@ fn findings(core: &Core, out: &mut String) {
     }
     let help = "Losses of the last profile, by counter.";
     losses(&found, "jjleak_process_lost", help, out);
-    java_heaps(&self::found(core, &core.heaps), out);
+    let others = |source| self::found(core, |pid| core.others.get(&(pid, source)));
+    java_heaps(&others(SourceKind::JavaHeap), out);
+    let help = "Losses of the last profile of pages that became resident, by counter.";
+    losses(&others(SourceKind::Growth), "jjleak_process_growth_lost", help, out);
 }
 
 /// Allocation in Java heaps.

@@ -33,8 +33,11 @@ impl Outcome {
     /// resident memory does.
     pub(super) fn of(finding: &Finding, was_too_costly: bool, grows: bool) -> Self {
         let (is_warning, what) = match finding {
-            // It was profiled because its Java heap grew.
+            // Both are profiled because they grew.
             Finding { source: SourceKind::JavaHeap, .. } => (true, "has a Java heap that grew"),
+            Finding { source: SourceKind::Growth, .. } => {
+                (true, "has grown by memory that its allocations do not explain")
+            }
             Finding { leaking: 1.., .. } => (true, "leaks"),
             Finding { judged: true, .. } if grows => {
                 (true, "grows, but was not found to leak what it allocates")

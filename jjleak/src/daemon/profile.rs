@@ -29,6 +29,33 @@ use crate::render::{Contents, Format, GraphLimits, Options, Value, render};
 /// Profiles of everything take this many times the minimum age of judged allocations: twice what a verdict needs.
 const SETTLES_IN_EXACT: u32 = 2 * JUDGED_SPANS;
 
+/// Kind of a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Allocations, within the bound of the cost.
+    Allocations,
+    /// Allocations, each of which is counted, whatever that costs.
+    Exact,
+    /// Allocations, and mappings of files.
+    MappedFiles,
+    /// Pages that become resident.
+    Pages,
+    /// Objects in the Java heap.
+    JavaHeap,
+}
+
+impl Kind {
+    /// The source of its figures.
+    #[must_use]
+    pub const fn source(self) -> SourceKind {
+        match self {
+            Self::Allocations | Self::Exact | Self::MappedFiles => SourceKind::Malloc,
+            Self::Pages => SourceKind::Growth,
+            Self::JavaHeap => SourceKind::JavaHeap,
+        }
+    }
+}
+
 /// Process to profile, and settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Order {
@@ -36,8 +63,8 @@ pub struct Order {
     pub pid: Pid,
     /// Start time of the process, to tell it from another one that reuses its PID.
     pub start_time: u64,
-    /// The source: allocations, or the Java heap.
-    pub source: SourceKind,
+    /// Kind of the profile.
+    pub kind: Kind,
     /// Maximum time, and as long again if there is no verdict by then and `may_extend`.
     pub duration: Duration,
     /// See `duration`.
@@ -60,6 +87,7 @@ impl Order {
         let settle = self.settle.min(time / SETTLES_IN_EXACT);
         let snapshot = self.snapshot.min(time);
         Self {
+            kind: Kind::Exact,
             duration: time,
             may_extend: false,
             settle,
@@ -84,7 +112,7 @@ pub struct Finding {
     pub pid: Pid,
     /// Start time of the process, to tell it from another one that reuses its PID.
     pub start_time: u64,
-    /// The source: allocations, or the Java heap.
+    /// The source of its figures.
     pub source: SourceKind,
     /// Verdict on the process, in words.
     pub verdict: String,
@@ -187,8 +215,8 @@ pub struct Run {
     pub pid: Pid,
     /// Its start time.
     pub start_time: u64,
-    /// The source: allocations, or the Java heap.
-    pub source: SourceKind,
+    /// Kind of the profile.
+    pub kind: Kind,
     /// The merged finding, if any, or the reason for failure.
     pub outcome: Result<Option<Finding>, String>,
     /// True if it was stopped early because it cost more than allowed.
@@ -206,7 +234,7 @@ impl Run {
         Self {
             pid: order.pid,
             start_time: order.start_time,
-            source: order.source,
+            kind: order.kind,
             outcome: Ok(None),
             is_too_costly: false,
             runs: None,
@@ -222,8 +250,6 @@ pub struct Job {
     pub pid: Pid,
     /// Its start time.
     pub start_time: u64,
-    /// The source: allocations, or the Java heap.
-    pub source: SourceKind,
     /// Its user at the beginning, if known.
     pub user: Option<u32>,
     /// End of the run, or, after it was asked to stop, the time at which it is abandoned.
@@ -309,13 +335,12 @@ impl Job {
             let _ = messages.blocking_send(Message::Ended(run));
             memory::trim();
         })?;
-        let Order { pid, start_time, source, duration, may_extend, .. } = order;
+        let Order { pid, start_time, duration, may_extend, .. } = order;
         let user = Credentials::of(pid).ok().map(|credentials| credentials.user);
         let deadline = Instant::now() + duration;
         Ok(Self {
             pid,
             start_time,
-            source,
             user,
             deadline,
             grace: may_extend.then_some(duration),

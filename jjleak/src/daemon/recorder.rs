@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::profile::{Order, Take};
+use super::profile::{Kind, Order, Take};
 use crate::attach::Following;
 use crate::error_chain::chain;
 use crate::notices::print;
 use crate::processes::Pid;
-use crate::profile::{Profile, Sampling, SourceKind};
+use crate::profile::{Profile, Sampling};
 use crate::session::{self, CostBound, Error, Notice, Observer, Plan};
+use jjleak_common::mapping::MappingKinds;
 
 /// Profiles a process until it ends or `stop` is notified. Blocks.
 pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<(), String> {
@@ -19,10 +20,16 @@ pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<()
 }
 
 fn plan(order: &Order) -> Plan {
-    if order.source == SourceKind::JavaHeap {
-        return Plan::of_java_heap(order.pid, order.snapshot);
+    let mut plan = match order.kind {
+        Kind::JavaHeap => return Plan::of_java_heap(order.pid, order.snapshot),
+        Kind::Pages => return Plan::of_pages(order.pid, order.snapshot),
+        Kind::Allocations | Kind::Exact | Kind::MappedFiles => {
+            Plan::of_process(order.pid, order.snapshot, order.settle)
+        }
+    };
+    if order.kind == Kind::MappedFiles {
+        plan.settings.mappings = Some(MappingKinds::FILES);
     }
-    let mut plan = Plan::of_process(order.pid, order.snapshot, order.settle);
     if order.sample_bytes > 0 {
         // The cost of sampling is not bounded: the daemon checks it in each profile.
         plan.settings.sampling = Sampling::Bytes(order.sample_bytes);
@@ -73,6 +80,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::profile::SourceKind;
     use crate::session::Target;
 
     #[test]
@@ -81,7 +89,7 @@ mod tests {
         let order = Order {
             duration: Duration::from_secs(300),
             may_extend: true,
-            source: SourceKind::Malloc,
+            kind: Kind::Allocations,
             pid,
             start_time: 1,
             settle: Duration::from_secs(30),
@@ -94,6 +102,12 @@ mod tests {
         assert_eq!((exact.coverage.settle, exact.schedule.interval), (order.settle, order.snapshot));
         assert_eq!((exact.coverage.sampling, exact.cost_bound), (Sampling::Off, None));
         assert!(exact.schedule.has_verdicts && !exact.schedule.begins_early);
+
+        let mapping = plan(&Order { kind: Kind::MappedFiles, ..order });
+        assert_eq!((exact.settings.mappings, mapping.settings.mappings), (None, Some(MappingKinds::FILES)));
+        let pages = plan(&Order { kind: Kind::Pages, ..order });
+        assert!(pages.settings.faults && !pages.schedule.has_verdicts);
+        assert_eq!(pages.coverage.source, SourceKind::Growth);
 
         let bounded = plan(&Order { max_overhead: Some(2.5), ..order });
         assert_eq!(bounded.cost_bound, Some(CostBound { share: 0.025, is_patient: true }));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use super::{Cause, Finding, by_kind, diagnose};
+use super::{Cause, Finding, NextProfile, by_kind, diagnose};
 use crate::memory::{Kind, ProcessScan};
 use crate::processes::{Mapping, Pid};
 use crate::render::{approximate, duration};
@@ -112,10 +112,18 @@ impl Grown {
         lines.into_iter().take(kept).collect()
     }
 
-    /// Returns true if the next step is to find who allocates in the Java heap.
+    /// The profile that shows who makes it grow; `None` if the one of allocations does.
     #[must_use]
-    pub fn leads_to_java_heap(&self) -> bool {
-        self.findings.first().is_some_and(|worst| worst.cause.leads_to_java_heap())
+    pub fn next_profile(&self, has_leaks: bool) -> Option<NextProfile> {
+        let worst = self.findings.first()?;
+        match worst.cause {
+            // An allocator other than glibc's may hold it, whose leaks are found.
+            Cause::Unknown if has_leaks => None,
+            cause if cause.leads_to_pages() || cause == Cause::Unknown => Some(NextProfile::Pages),
+            Cause::JavaHeap => Some(NextProfile::JavaHeap),
+            Cause::MappedFiles => Some(NextProfile::MappedFiles),
+            _ => None,
+        }
     }
 
     /// The largest growth, with its cause and the next step, which is `next` if given; `None` if nothing has grown.

@@ -131,6 +131,17 @@ impl Cause {
     }
 }
 
+/// Profile that shows who makes a process grow, beside one of allocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextProfile {
+    /// Objects in the Java heap.
+    JavaHeap,
+    /// Pages that become resident.
+    Pages,
+    /// Mappings of files.
+    MappedFiles,
+}
+
 /// A cause, with its evidence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {

@@ -1,7 +1,7 @@
 //! Source of a profile's stacks and weights.
 
 /// Source of a profile.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceKind {
     /// Calls of allocators, each counted.
     #[default]

@@ -136,6 +136,22 @@ impl Plan {
         }
     }
 
+    /// A plan that follows the pages of a running process that become resident.
+    #[must_use]
+    pub fn of_pages(pid: Pid, interval: Duration) -> Self {
+        let plan = Self::of_process(pid, interval, Duration::ZERO);
+        let mut settings = Settings::new(Programs::Accounting);
+        settings.faults = true;
+        settings.capacity.blocks = 1;
+        Self {
+            settings,
+            coverage: Coverage { source: SourceKind::Growth, ..plan.coverage },
+            allocators: AllocatorChoice { probed: Probed::Nothing, ..plan.allocators },
+            schedule: Schedule { has_verdicts: false, ..plan.schedule },
+            ..plan
+        }
+    }
+
     /// Time between snapshots for the history, if long report intervals give too few of them for verdicts.
     pub(super) fn between_snapshots(&self) -> Option<Duration> {
         let between = (self.schedule.settle / SNAPSHOTS_IN_SETTLE).max(SHORTEST_BETWEEN_SNAPSHOTS);

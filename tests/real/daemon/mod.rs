@@ -6,6 +6,7 @@ mod crashes;
 mod dumps;
 mod faults;
 mod fleet;
+mod follow_ups;
 mod neighbours;
 mod profiles;
 mod service;

@@ -112,8 +112,8 @@ pub struct Profiling {
     /// Maximum time for which everything is counted, whatever it costs, after a profile that could not be judged within
     /// `max_overhead`.
     pub exact_for: Every<10, HOUR>,
-    /// True to follow the objects of a Java heap that grows afterwards, for as long again.
-    pub java_heap: bool,
+    /// True to profile afterwards what has grown if it is not what `malloc` gives out: the Java heap, mapped files, or other pages.
+    pub follow_up: bool,
     /// Minimum back-off after a profile; doubles each time.
     pub back_off: Span<1, { 365 * DAY }>,
     /// Maximum back-off.
@@ -284,7 +284,7 @@ impl Default for Profiling {
             sample_bytes: Size(0),
             max_overhead: OverheadLimit(Some(10.)),
             exact_for: Every(None),
-            java_heap: true,
+            follow_up: true,
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
         }

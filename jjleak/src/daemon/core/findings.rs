@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::{Core, Next, NextKind, since_boot};
+use super::next::{Next, announcement, step_after};
+use super::{Core, since_boot};
 use crate::daemon::history::Entry;
 use crate::daemon::outcome::{self, Outcome};
-use crate::daemon::profile::{Finding, Job, Message, Run};
-use crate::diagnosis::Grown;
+use crate::daemon::profile::{Finding, Job, Kind, Message, Run};
 use crate::processes::Pid;
 use crate::profile::SourceKind;
 
@@ -47,8 +47,8 @@ impl Core {
         if self.watcher.same(finding.pid, finding.start_time).is_none() {
             return finding;
         }
-        if finding.source == SourceKind::JavaHeap {
-            self.heaps.insert(finding.pid, finding.clone());
+        if finding.source != SourceKind::Malloc {
+            self.others.insert((finding.pid, finding.source), finding.clone());
             return finding;
         }
         let finding = match self.findings.get(&finding.pid) {
@@ -59,37 +59,17 @@ impl Core {
         finding
     }
 
-    /// The profile that follows one of allocations.
-    fn next_kind(
-        &self,
-        outcome: &Result<Option<Finding>, String>,
-        is_too_costly: bool,
-        growth: Option<&Grown>,
-    ) -> Option<NextKind> {
-        if self.config.profile.java_heap && growth.is_some_and(Grown::leads_to_java_heap) {
-            return Some(NextKind::JavaHeap);
-        }
-        let finding = outcome.as_ref().ok()?.as_ref()?;
-        // Profiles without a bound never lead here.
-        let cannot_be_judged = finding.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged);
-        let time = self.config.profile.exact_for.0?;
-        (!finding.is_last_judged && (cannot_be_judged || is_too_costly)).then_some(NextKind::Exact(time))
-    }
-
     /// Handles the end of a profiling run.
     pub(super) fn end(&mut self, run: Run) {
-        let Run { pid, start_time, source, outcome, is_too_costly, runs, growth } = run;
+        let next = self.kind_after(&run);
+        let Run { pid, start_time, kind, outcome, is_too_costly, runs, growth } = run;
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
         self.needs_handover = true;
-        let may_go_on = source == SourceKind::Malloc && !self.is_ending && self.may_profile(pid, start_time);
-        let next = self.next_kind(&outcome, is_too_costly, growth.as_ref()).filter(|_| may_go_on);
-        let histogram = format!("to do: jjleak heap -p {pid} --histogram");
-        let words = match next {
-            Some(NextKind::JavaHeap) => Some("its Java heap is profiled next"),
-            _ => (source == SourceKind::JavaHeap).then_some(&*histogram),
-        };
-        let growth = growth.as_ref().and_then(|growth| growth.in_words(words));
+        let may_go_on = !self.is_ending && self.may_profile(pid, start_time);
+        let next = next.filter(|_| may_go_on);
+        let step = next.and_then(announcement).map(str::to_owned).or_else(|| step_after(kind, pid));
+        let growth = growth.as_ref().and_then(|growth| growth.in_words(step.as_deref()));
         let (now, config) = (since_boot(), &self.config);
         let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
@@ -107,11 +87,15 @@ impl Core {
             }
             None => format!("pid {pid}, which has ended"),
         };
-        let of = if source == SourceKind::JavaHeap { "the Java heap of " } else { "" };
+        let of = match kind {
+            Kind::JavaHeap => "the Java heap of ",
+            Kind::Pages => "the pages of ",
+            Kind::Allocations | Kind::Exact | Kind::MappedFiles => "",
+        };
         match outcome {
             Err(error) => {
                 // Some JVMs, such as those of JDK 8, never allow that: it is no failure to be alerted of.
-                self.profiles_failed += u64::from(source == SourceKind::Malloc);
+                self.profiles_failed += u64::from(kind != Kind::JavaHeap);
                 tracing::warn!("cannot profile {of}{name}: {error}");
             }
             Ok(None) => tracing::info!("{of}{name}: no profile was taken"),

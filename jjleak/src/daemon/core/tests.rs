@@ -87,8 +87,8 @@ fn finding(pid: Pid, start_time: u64) -> Finding {
 
 /// A run of profiling allocations that has ended.
 fn run(pid: Pid, start_time: u64, outcome: Result<Option<Finding>, String>) -> Run {
-    let source = SourceKind::Malloc;
-    Run { pid, start_time, source, outcome, is_too_costly: false, runs: None, growth: None }
+    let kind = Kind::Allocations;
+    Run { pid, start_time, kind, outcome, is_too_costly: false, runs: None, growth: None }
 }
 
 #[test]

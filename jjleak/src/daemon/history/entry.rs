@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::profile::{Cost, Profile, SourceKind, Totals};
-use crate::render::{duration, estimated_from, headline, leaks, objects_in_short};
+use crate::render::{duration, estimated_from, headline, in_short, leaks};
 
 /// ID of a profile: the time at which it was taken, in milliseconds since 1970, and the PID, as `digits-digits`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub struct Entry {
     pub comm: String,
     /// Reason for profiling.
     pub why: String,
-    /// Name of the source: allocations (`malloc`), or the Java heap (`java_heap`).
+    /// Name of the source: allocations (`malloc`), the Java heap (`java_heap`), or pages that became resident (`growth`).
     #[serde(default)]
     pub source: String,
     /// Live bytes.
@@ -256,8 +256,8 @@ impl Entry {
 
 /// One-line verdict on the process, with the method of estimation.
 fn verdict(profile: &Profile) -> String {
-    if profile.coverage.source == SourceKind::JavaHeap {
-        return objects_in_short(profile);
+    if !profile.coverage.source.is_judged() {
+        return in_short(profile);
     }
     match estimated_from(&profile.coverage) {
         None => headline(profile),

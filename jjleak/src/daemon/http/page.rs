@@ -10,7 +10,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::Served;
 use super::profiles::{blocking, error_response, internal_error, parse};
-use super::view::{FindingView, HeapView, ProcessView, processes};
+use super::view::{FindingView, ProcessView, processes};
 use crate::daemon::dumps::{Dumped, Source, lock};
 use crate::daemon::history::{Entry, Error, History};
 use crate::profile::{Rate, SourceKind};
@@ -235,7 +235,9 @@ fn row(process: &ProcessView) -> Markup {
             }
             td {
                 @if let Some(finding) = &process.finding { (found(finding)) }
-                @if let Some(HeapView { summary, profile, .. }) = &process.java_heap {
+                @let heap = process.java_heap.as_ref().map(|heap| (&heap.summary, &heap.profile));
+                @let pages = process.growth.as_ref().map(|pages| (&pages.summary, &pages.profile));
+                @for (summary, profile) in heap.into_iter().chain(pages) {
                     p {
                         (printable(summary))
                         @if let Some(id) = profile { br; (links(id)) }

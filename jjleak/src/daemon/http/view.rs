@@ -50,6 +50,9 @@ pub(super) struct ProcessView {
     /// The last profile of its Java heap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) java_heap: Option<HeapView>,
+    /// The last profile of pages that became resident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) growth: Option<PagesView>,
 }
 
 /// A profile of a Java heap.
@@ -58,6 +61,16 @@ pub(super) struct HeapView {
     /// The functions that allocate most, and the classes.
     pub(super) summary: String,
     pub(super) allocated_bytes_per_s: f64,
+    pub(super) lost: Vec<(String, u64)>,
+    pub(super) profile: Option<String>,
+}
+
+/// A profile of pages that became resident.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PagesView {
+    /// The functions that touched most, and the memory.
+    pub(super) summary: String,
+    pub(super) resident_bytes: u64,
     pub(super) lost: Vec<(String, u64)>,
     pub(super) profile: Option<String>,
 }
@@ -104,7 +117,7 @@ fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
         views.iter().enumerate().map(|(index, view)| ((view.pid, view.start_time), index)).collect();
     for entry in shared.history().entries().rev() {
         let Some(index) = index.get(&(entry.pid, entry.start_time)) else { continue };
-        if entry.source() == SourceKind::JavaHeap {
+        if entry.source() != SourceKind::Malloc {
             continue;
         }
         let live = &mut views[*index].live_history;
@@ -129,7 +142,14 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         lost: finding.lost.clone(),
         profile: finding.shown(history).map(ToString::to_string),
     });
-    let java_heap = core.heaps.get(&process.pid).map(|heap| HeapView {
+    let other = |source| core.others.get(&(process.pid, source));
+    let growth = other(SourceKind::Growth).map(|pages| PagesView {
+        summary: pages.verdict.clone(),
+        resident_bytes: pages.live_bytes,
+        lost: pages.lost.clone(),
+        profile: pages.shown(history).map(ToString::to_string),
+    });
+    let java_heap = other(SourceKind::JavaHeap).map(|heap| HeapView {
         summary: heap.verdict.clone(),
         allocated_bytes_per_s: heap.allocation_rate,
         lost: heap.lost.clone(),
@@ -157,5 +177,6 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         live_history: Vec::new(),
         finding,
         java_heap,
+        growth,
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::daemon::config::Every;
 use crate::daemon::profile::Take;
 use crate::diagnosis::{self, Cause};
-use crate::memory::Kind;
+use crate::memory;
 use crate::profile::{InWindows, JUDGED_SPANS};
 
 /// Captures what this thread logs.
@@ -165,8 +165,12 @@ fn what_grew_and_is_no_leak_is_a_warning_with_its_cause() {
 
 /// Growth of a process, mostly of its Java heap.
 fn java_heap_grown() -> Grown {
+    grown(Cause::JavaHeap)
+}
+
+fn grown(cause: Cause) -> Grown {
     let finding = diagnosis::Finding {
-        cause: Cause::JavaHeap,
+        cause,
         bytes: 100 << 20,
         confidence: 0.9,
         evidence: vec!["it survives collections".to_owned()],
@@ -176,7 +180,7 @@ fn java_heap_grown() -> Grown {
         elapsed: Duration::from_secs(15),
         resident: 108 << 20,
         kinds: Vec::new(),
-        now: BTreeMap::from([(Kind::JavaHeap, 200 << 20)]),
+        now: BTreeMap::from([(memory::Kind::JavaHeap, 200 << 20)]),
         findings: vec![finding],
     }
 }
@@ -184,58 +188,96 @@ fn java_heap_grown() -> Grown {
 #[test]
 fn a_java_heap_that_grows_is_profiled_next_and_leaves_the_finding_on_allocations() {
     let mut fixture = Fixture::new();
-    let sources = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&sources);
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&kinds);
     fixture.profiler = Arc::new(move |order, take: Take, _| {
-        seen.lock().unwrap().push(order.source);
+        seen.lock().unwrap().push(order.kind);
         let mut taken = profile(order.pid, order.start_time);
-        taken.coverage.source = order.source;
+        taken.coverage.source = order.kind.source();
         take(vec![taken]);
         Ok(())
     });
-    let next = |fixture: &mut Fixture| {
-        loop {
-            if let Message::Ended(run) = fixture.messages.blocking_recv().unwrap() {
-                break run;
-            }
-        }
-    };
     let cat = Cat::start();
     fixture.scan();
     let pid = cat.pid();
     fixture.begin(pid);
-    let first = next(&mut fixture);
-    let said = logged(|| {
-        let run = Run { growth: Some(java_heap_grown()), ..first };
-        fixture.shared.core().handle(Message::Ended(run));
-    });
+    let said = end_of_run(&mut fixture, Some(Cause::JavaHeap));
     assert!(said.contains(" leaks: ") && said.contains("(its Java heap is profiled next)"), "{said}");
     assert_eq!(fixture.state(pid), "profiling");
 
     fixture.shared.begin(&fixture.profiler, &fixture.sender);
     assert_eq!(fixture.shared.core().jobs.len(), 1, "its Java heap is not profiled");
-    let second = next(&mut fixture);
-    let said = logged(|| {
-        let run = Run { growth: Some(java_heap_grown()), ..second };
-        fixture.shared.core().handle(Message::Ended(run));
-    });
+    let said = end_of_run(&mut fixture, Some(Cause::JavaHeap));
 
-    assert_eq!(*sources.lock().unwrap(), [SourceKind::Malloc, SourceKind::JavaHeap]);
+    assert_eq!(*kinds.lock().unwrap(), [Kind::Allocations, Kind::JavaHeap]);
     assert!(said.contains("WARN") && said.contains("has a Java heap that grew: "), "{said}");
     assert!(said.contains(" allocated in the Java heap in ") && said.contains("/report.html"), "{said}");
     assert_eq!(fixture.state(pid), "back_off");
     let core = fixture.shared.core();
-    assert!(core.findings[&pid].leaking > 0 && core.heaps[&pid].verdict.contains("Java heap"));
+    let heap = &core.others[&(pid, SourceKind::JavaHeap)];
+    assert!(core.findings[&pid].leaking > 0 && heap.verdict.contains("Java heap"));
     assert!(core.next.is_empty(), "it is profiled again and again");
 }
 
-/// Waits for the end of a run; returns what the daemon logs.
-fn end_of_run(fixture: &mut Fixture) -> String {
+#[test]
+fn what_grows_beside_malloc_is_profiled_next_if_the_configuration_permits_it() {
+    let mut fixture = Fixture::new();
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let (seen, leaks) = (Arc::clone(&kinds), Arc::new(AtomicBool::new(false)));
+    let leaks_now = Arc::clone(&leaks);
+    fixture.profiler = Arc::new(move |order, take: Take, _| {
+        seen.lock().unwrap().push(order.kind);
+        let mut taken = profile(order.pid, order.start_time);
+        taken.coverage.source = order.kind.source();
+        if !leaks_now.load(Ordering::Relaxed) {
+            taken.verdicts.clear();
+        }
+        take(vec![taken]);
+        Ok(())
+    });
+    let cat = Cat::start();
+    fixture.scan();
+    let pid = cat.pid();
+    let pages = Some((Kind::Pages, "has grown by memory that its allocations do not explain: "));
+    for (cause, is_leaking, next) in [
+        (Cause::OwnPool, false, pages),
+        (Cause::SharedMemory, true, pages),
+        (Cause::Unknown, false, pages),
+        (Cause::Unknown, true, None),
+        (Cause::MappedFiles, false, Some((Kind::MappedFiles, "was not found to leak what it allocates: "))),
+        (Cause::NativeLeak, true, None),
+        (Cause::Threads, true, None),
+    ] {
+        kinds.lock().unwrap().clear();
+        leaks.store(is_leaking, Ordering::Relaxed);
+        fixture.begin(pid);
+        let said = end_of_run(&mut fixture, Some(cause));
+        let Some((kind, outcome)) = next else {
+            assert_eq!(fixture.state(pid), "back_off", "{cause:?}: {said}");
+            continue;
+        };
+        assert!(said.contains("profiled next)"), "{cause:?}: {said}");
+        fixture.shared.begin(&fixture.profiler, &fixture.sender);
+        let said = end_of_run(&mut fixture, Some(cause));
+        assert!(said.contains("WARN") && said.contains(outcome), "{cause:?}: {said}");
+        assert!(said.contains("(the report names the stacks that "), "{cause:?}: {said}");
+        assert_eq!(fixture.state(pid), "back_off", "{cause:?} is profiled again and again");
+        assert_eq!(*kinds.lock().unwrap(), [Kind::Allocations, kind], "{cause:?}");
+    }
+    fixture.shared.core().config.profile.follow_up = false;
+    fixture.begin(pid);
+    let said = end_of_run(&mut fixture, Some(Cause::OwnPool));
+    assert!(fixture.state(pid) == "back_off" && said.contains("(to do: jcmd)"), "{said}");
+}
+
+/// Waits for the end of a run, in which the process grew from this cause; returns what the daemon logs.
+fn end_of_run(fixture: &mut Fixture, cause: Option<Cause>) -> String {
     let run = loop {
         if let Message::Ended(run) = fixture.messages.blocking_recv().unwrap() {
             break run;
         }
     };
+    let run = Run { growth: cause.map(grown), ..run };
     logged(|| fixture.shared.core().handle(Message::Ended(run)))
 }
 
@@ -258,17 +300,17 @@ fn a_profile_without_a_verdict_is_followed_by_one_of_everything_where_the_config
     fixture.scan();
     let pid = cat.pid();
     fixture.begin(pid);
-    let said = end_of_run(&mut fixture);
+    let said = end_of_run(&mut fixture, None);
     assert!(said.contains(" cannot be judged: "), "{said}");
     assert_eq!(fixture.state(pid), "back_off", "everything is counted without permission");
 
     fixture.shared.core().config.profile.exact_for = Every(Some(Duration::from_secs(60)));
     fixture.begin(pid);
-    end_of_run(&mut fixture);
+    end_of_run(&mut fixture, None);
     assert_eq!(fixture.state(pid), "profiling");
     let said = logged(|| fixture.shared.begin(&fixture.profiler, &fixture.sender));
     assert!(said.contains(": counting everything for 1 min 0 s, which profile.exact_for permits"), "{said}");
-    let said = end_of_run(&mut fixture);
+    let said = end_of_run(&mut fixture, None);
     assert!(said.contains(" leaks: "), "{said}");
     assert_eq!(fixture.state(pid), "back_off");
 
@@ -285,15 +327,11 @@ fn a_jvm_whose_heap_cannot_be_followed_is_no_failure_to_be_alerted_of() {
     let cat = Cat::start();
     fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
-    for (source, failed) in [(SourceKind::JavaHeap, 0), (SourceKind::Malloc, 1)] {
-        let run = Run { source, ..run(pid, start_time, Err("it runs JDK 8".to_owned())) };
+    for (kind, failed) in [(Kind::JavaHeap, 0), (Kind::Allocations, 1)] {
+        let run = Run { kind, ..run(pid, start_time, Err("it runs JDK 8".to_owned())) };
         let said = logged(|| fixture.shared.core().handle(Message::Ended(run)));
         assert!(said.contains("WARN") && said.contains("it runs JDK 8"), "{said}");
-        assert_eq!(
-            said.contains("cannot profile the Java heap of "),
-            source == SourceKind::JavaHeap,
-            "{said}"
-        );
+        assert_eq!(said.contains("cannot profile the Java heap of "), kind == Kind::JavaHeap, "{said}");
         assert_eq!(fixture.shared.core().profiles_failed, failed);
     }
 }

@@ -1,4 +1,4 @@
-//! A line for a log on who allocates in a Java heap.
+//! A line for a log on a profile without verdicts: who allocates in a Java heap, or makes memory resident.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use super::label::printable;
 use super::units::duration;
 use super::verdicts::{approximate, percent};
 use crate::analyze::{Rules, application_frame};
-use crate::profile::{Profile, StackProfile};
+use crate::profile::{Profile, SourceKind, StackProfile};
 
 /// Ending of the name of a constructor.
 const CONSTRUCTOR: &str = ".<init>";
@@ -17,31 +17,38 @@ const FUNCTIONS: usize = 3;
 /// Maximum number of classes of each.
 const CLASSES: usize = 2;
 
-/// The application's functions that allocate most in the Java heap, and the classes of their objects: `62 % by Shop.order Shop.java:40 (Order,
-/// byte[])`.
+/// The application's functions with most bytes, and the classes of their objects, or the memory that they touch: `62 % by Shop.order
+/// Shop.java:40 (Order, byte[])`.
 #[must_use]
-pub fn objects_in_short(profile: &Profile) -> String {
-    let all = profile.allocated().bytes;
+pub fn in_short(profile: &Profile) -> String {
+    let is_growth = profile.coverage.source == SourceKind::Growth;
+    let of = |stack: &StackProfile| if is_growth { stack.live.bytes } else { stack.allocated.bytes };
+    let all = if is_growth { profile.live().bytes } else { profile.allocated().bytes };
     let mut functions: HashMap<String, Function<'_>> = HashMap::new();
-    for stack in &profile.stacks {
+    for stack in profile.stacks.iter().filter(|stack| of(stack) > 0) {
         let Some(place) = place(stack) else { continue };
         let function = functions.entry(place).or_default();
-        function.bytes += stack.allocated.bytes;
+        function.bytes += of(stack);
         let class = stack.frames.first().map_or("", |frame| frame.symbol.as_str());
-        *function.classes.entry(class).or_default() += stack.allocated.bytes;
+        *function.classes.entry(class).or_default() += of(stack);
     }
     let mut functions: Vec<_> = functions.into_iter().collect();
     functions.sort_by_key(|(place, function)| (Reverse(function.bytes), place.clone()));
     let shown: Vec<_> =
         functions.iter().take(FUNCTIONS).map(|(place, function)| function.words(place, all)).collect();
     let elapsed = duration(profile.elapsed());
+    let (nothing, happened) = if is_growth {
+        ("no page became resident that still is", "became resident")
+    } else {
+        ("no object was announced", "allocated in the Java heap")
+    };
     if shown.is_empty() {
-        return format!("no object was announced in {elapsed}");
+        return format!("{nothing} in {elapsed}");
     }
-    format!("{} allocated in the Java heap in {elapsed}: {}", approximate(all), shown.join(", "))
+    format!("{} {happened} in {elapsed}: {}", approximate(all), shown.join(", "))
 }
 
-/// Objects that a function allocates.
+/// Bytes of a function, by class or memory.
 #[derive(Default)]
 struct Function<'a> {
     bytes: u64,
@@ -70,7 +77,7 @@ fn place(stack: &StackProfile) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Frame, FrameKind, SourceKind, Totals};
+    use crate::profile::{Frame, FrameKind, Totals};
     use crate::render::sample;
 
     #[test]
@@ -91,7 +98,7 @@ mod tests {
         };
         let mut profile = sample::empty_profile();
         profile.coverage.source = SourceKind::JavaHeap;
-        assert!(objects_in_short(&profile).starts_with("no object was announced"));
+        assert!(in_short(&profile).starts_with("no object was announced"));
         let [grow, new, order] =
             [java("java.util.Arrays.copyOf", 3), java("Shop$Cart.<init>", 4), java("Shop.order", 40)];
         profile.stacks = vec![
@@ -99,12 +106,19 @@ mod tests {
             stack("byte[]", 60, &[grow, new, order]),
             stack("char[]", 10, &[java("Shop.pay", 12)]),
         ];
-        let line = objects_in_short(&profile);
+        let line = in_short(&profile);
         let said =
             ": 90 % by Shop.order Shop.java:40 (byte[], Order), 10 % by Shop.pay Shop.java:12 (char[])";
         assert!(
             line.starts_with("100.0 MiB allocated in the Java heap in ") && line.ends_with(said),
             "{line}"
         );
+        profile.coverage.source = SourceKind::Growth;
+        assert!(in_short(&profile).starts_with("no page became resident that still is in "));
+        for stack in &mut profile.stacks {
+            stack.live = stack.allocated;
+        }
+        let line = in_short(&profile);
+        assert!(line.starts_with("100.0 MiB became resident in ") && line.ends_with(said), "{line}");
     }
 }
