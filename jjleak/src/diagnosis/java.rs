@@ -7,6 +7,8 @@ use crate::render::grouped;
 
 /// Committed heap is far above what is used in it if it is as many times as large.
 const COMMITTED_FAR_ABOVE: u64 = 3;
+/// Minimum number of new class loaders that are more than a program needs to start: hidden classes count, too.
+const MIN_MORE_LOADERS: u64 = 50;
 
 impl Growth<'_> {
     pub(super) fn java_heap(&self) -> Option<Finding> {
@@ -68,10 +70,24 @@ impl Growth<'_> {
         now.saturating_sub(before).min(self.of(&[Kind::MallocLive, Kind::Anonymous, Kind::Brk]))
     }
 
+    /// Returns true if there are many more class loaders and classes than before.
+    pub(super) fn keeps_loaders(&self) -> bool {
+        let known = |scan: &ProcessScan| {
+            let classes = &scan.jvm.as_ref()?.classes;
+            Some((classes.loaders.ok()?, loaded(classes)?))
+        };
+        let (Some((before, classes_before)), Some((now, classes_now))) =
+            (known(self.first), known(self.last))
+        else {
+            return false;
+        };
+        let many = MIN_MORE_LOADERS.max(before / 4);
+        now.saturating_sub(before) >= many && classes_now.saturating_sub(classes_before) >= many
+    }
+
     pub(super) fn classes(&self) -> Option<Finding> {
         let grown = self.of(&[Kind::Metaspace, Kind::ClassSpace]);
         let (first, last) = (&self.first.jvm.as_ref()?.classes, &self.last.jvm.as_ref()?.classes);
-        let loaded = |classes: &Classes| Some(classes.loaded.ok()?.saturating_sub(classes.unloaded.ok()?));
         let mut evidence = vec![format!("metaspace: +{}", bytes(grown))];
         if let (Some(before), Some(now)) = (loaded(first), loaded(last)) {
             evidence.push(format!("loaded classes: {before}, then {now}"));
@@ -82,4 +98,9 @@ impl Growth<'_> {
         let to_do = format!("jcmd {} VM.classloader_stats", self.pid);
         finding(Cause::ClassLoaders, grown, evidence, &to_do)
     }
+}
+
+/// Number of classes that are there.
+fn loaded(classes: &Classes) -> Option<u64> {
+    Some(classes.loaded.ok()?.saturating_sub(classes.unloaded.ok()?))
 }

@@ -192,7 +192,9 @@ pub fn diagnose(first: &ProcessScan, last: &ProcessScan, elapsed: Duration, pid:
     let grown = last.scan.resident.saturating_sub(first.scan.resident);
     let enough = MIN_GROWTH.max(share_of(first.scan.resident, MIN_SHARE));
     let mut findings = if grown < enough { Vec::new() } else { growth.of_process(grown) };
-    findings.sort_by_key(|finding| Reverse(finding.bytes));
+    // Class loaders that are kept hold objects in the Java heap and memory of malloc, too.
+    let is_root = |finding: &Finding| finding.cause == Cause::ClassLoaders && growth.keeps_loaders();
+    findings.sort_by_key(|finding| Reverse((is_root(finding), finding.bytes)));
     // The group's causes come after the process's own: other processes of the group have a part in them.
     findings.extend(growth.of_control_group(grown, enough));
     if findings.is_empty() {

@@ -204,3 +204,26 @@ fn causes_in_the_control_group_come_last_and_explain_at_least_a_quarter_of_its_g
     assert_eq!(causes(&with(10, 100, 10), &with(60, 250, 105)), [Cause::NativeLeak, Cause::PageCache]);
     assert_eq!(causes(&with(10, 100, 10), &with(60, 250, 30)), [Cause::NativeLeak]);
 }
+
+#[test]
+fn class_loaders_that_are_kept_come_before_what_they_hold() {
+    let with = |loaders, heap, metaspace| {
+        let unknown = Err(Unknown::Undescribed);
+        let heap_figures = JavaHeap {
+            collector: Ok("G1"),
+            reserved: Err(Unknown::Undescribed),
+            used: unknown,
+            committed: unknown,
+            used_after_collection: unknown,
+        };
+        let classes = Classes { loaded: Ok(500 + loaders), unloaded: Ok(0), loaders: Ok(loaders) };
+        let rows = [(Kind::JavaHeap, "", heap), (Kind::Metaspace, "", metaspace)];
+        ProcessScan { jvm: Some(JvmMemory { classes, ..jvm(heap_figures) }), ..scan(&rows) }
+    };
+    let first = with(200, 20, 10);
+    assert_eq!(causes(&first, &with(900, 40, 20)), [Cause::ClassLoaders, Cause::JavaHeap]);
+    // As many as a program needs while it starts.
+    assert_eq!(causes(&first, &with(230, 40, 20)), [Cause::JavaHeap, Cause::ClassLoaders]);
+    // Little of the growth.
+    assert_eq!(causes(&first, &with(900, 140, 20)), [Cause::JavaHeap]);
+}

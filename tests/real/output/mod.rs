@@ -4,6 +4,7 @@ mod addresses_alone;
 mod bcc;
 mod causes;
 mod destinations;
+mod diagnoses;
 mod doctor;
 mod formats;
 mod growth;

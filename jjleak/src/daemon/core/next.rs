@@ -23,11 +23,13 @@ impl Core {
         let finding = run.outcome.as_ref().ok().and_then(Option::as_ref);
         let has_leaks = finding.is_some_and(|finding| finding.leaking > 0);
         let other = run.growth.as_ref().and_then(|growth| growth.next_profile(has_leaks));
+        // In windows of time, mappings cannot be judged either. Page faults cost little.
+        let is_estimate = finding.is_some_and(|finding| finding.estimate.is_some());
         if let Some(other) = other.filter(|_| self.config.profile.follow_up) {
             return Some(match other {
                 NextProfile::JavaHeap => Kind::JavaHeap,
-                NextProfile::Pages => Kind::Pages,
-                NextProfile::MappedFiles => Kind::MappedFiles,
+                NextProfile::MappedFiles if !is_estimate => Kind::MappedFiles,
+                NextProfile::MappedFiles | NextProfile::Pages => Kind::Pages,
             });
         }
         let can_be_exact = run.kind == Kind::Allocations && self.config.profile.exact_for.0.is_some();
