@@ -177,7 +177,7 @@ fn outcome(console: &str) -> Result<String> {
         return Ok(format!("NOT exact: {}", report["trial"]["measured"]));
     }
     let runs = match check(console) {
-        Ok(()) => "self-test and 3 runs exact; `heap` and `growth` load".to_owned(),
+        Ok(()) => "self-test, 3 runs and `growth` exact; `heap` loads".to_owned(),
         Err(error) => format!("self-test exact; {error:#}"),
     };
     let optional: Vec<_> = missing.iter().map(|(_, why, _)| format!("without: {why}")).collect();
@@ -187,8 +187,8 @@ fn outcome(console: &str) -> Result<String> {
 fn written(rows: &[Row]) -> String {
     let mut out = String::from(
         "# jjleak on kernels\n\n`cargo xtask kernels` boots Debian's kernels in a virtual machine with the portable binary, and runs \
-         `jjleak self-test`\nand three profiles of a program that leaks (plain, `--follow`, `--mmap`). It has each kernel load the programs of \
-         `jjleak heap` and `jjleak growth`,\ntoo. [What this means](../kernels.md).\n\n\
+         `jjleak self-test`\nand four profiles of a program that leaks (plain, `--follow`, `--mmap`, and `jjleak growth`). It has each kernel load the \
+         program of `jjleak heap`,\ntoo. [What this means](../kernels.md).\n\n\
          | kernel | from, or restricted by | outcome |\n|---|---|---|\n",
     );
     for Row { kernel, what, outcome } in rows {

@@ -37,7 +37,13 @@ const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
 /// Prefix of what came of another source, on the machine's console.
 const SOURCE: &str = "jjleak-vm-source:";
 /// Other sources whose programs the kernel must load.
-const SOURCES: [&str; 2] = ["heap", "growth"];
+const SOURCES: [&str; 1] = ["heap"];
+
+/// Prefix of the report on pages that became resident.
+const GROWTH: &str = "jjleak-vm-growth:";
+/// Bytes that `leak.c` touches, and that it gives back.
+const TOUCHED: u64 = 400 * 4096;
+const GIVEN_BACK: u64 = 100 * 4096;
 
 /// Limits of a machine.
 struct Machine {
@@ -170,6 +176,22 @@ fn check(console: &str) -> Result<()> {
     for source in SOURCES {
         ensure!(console.contains(&format!("{SOURCE} {source}: loads")), "jjleak {source} fails");
     }
+    let growth = console.lines().find_map(|line| line.split_once(GROWTH)).context("jjleak growth fails")?;
+    check_growth(growth.1.trim()).context("jjleak growth")
+}
+
+/// Checks that the pages that are resident, and those that were, belong to the function that has touched them.
+fn check_growth(report: &str) -> Result<()> {
+    let report: Value = serde_json::from_str(report).context("no report in JSON")?;
+    let stacks = report["stacks"].as_array().context("no stacks")?;
+    let of = |key: &str| -> u64 {
+        let touching = stacks.iter().filter(|stack| functions(&report, stack).any(|name| name == "touch"));
+        touching.map(|stack| stack[key]["bytes"].as_u64().unwrap_or_default()).sum()
+    };
+    let (live, touched) = (of("live"), of("allocated"));
+    ensure!(live == TOUCHED - GIVEN_BACK, "{live} bytes are resident, not {}", TOUCHED - GIVEN_BACK);
+    ensure!(touched == TOUCHED, "{touched} bytes were touched, not {TOUCHED}");
+    ensure!(report["lost"].as_object().is_some_and(|lost| lost.values().all(|count| *count == 0)), "losses");
     Ok(())
 }
 
@@ -225,9 +247,20 @@ mod tests {
     #[test]
     fn every_path_must_have_its_report() {
         let line = format!("{REPORT} {}\n", report(123_000, "complete").replace('\n', ""));
-        let sources = format!("{SOURCE} heap: loads\n{SOURCE} growth: loads\n");
+        let pages = |live: u64| {
+            format!(
+                r#"{GROWTH} {{"lost":{{"x":0}},"frames":[{{"symbol":"anonymous memory"}},{{"symbol":"touch"}}],"stacks":[
+                {{"live":{{"bytes":{live}}},"allocated":{{"bytes":1228800}},"frames":[0,1]}},
+                {{"live":{{"bytes":0}},"allocated":{{"bytes":409600}},"frames":[0,1]}},
+                {{"live":{{"bytes":4096}},"allocated":{{"bytes":4096}},"frames":[0]}}]}}"#
+            )
+            .replace('\n', "")
+        };
+        let sources = format!("{SOURCE} heap: loads\n{}\n", pages(1_228_800));
         assert!(check(&(line.repeat(RUNS.len()) + &sources)).is_ok());
         assert!(check(&(line.clone() + &sources)).is_err());
         assert!(check(&line.repeat(RUNS.len())).is_err());
+        let wrong = format!("{SOURCE} heap: loads\n{}\n", pages(1_228_801));
+        assert!(check(&(line.repeat(RUNS.len()) + &wrong)).is_err());
     }
 }
