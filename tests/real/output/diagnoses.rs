@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ struct Labelled {
 }
 
 /// Ways to grow, with the time between two steps of 256 KiB in microseconds, and the cause.
-const NATIVE: [(&str, u32, &[&str]); 25] = [
+const NATIVE: [(&str, u32, &[&str]); 27] = [
     ("small", 20_000, &["native_leak"]),
     ("small", 400_000, &["native_leak"]),
     ("large", 20_000, &["native_leak"]),
@@ -61,6 +61,8 @@ const NATIVE: [(&str, u32, &[&str]); 25] = [
     ("retain", 0, &["retention"]),
     ("retain-some", 0, &["retention"]),
     ("retain-all", 0, &["arenas"]),
+    ("busy", 0, &["native_leak"]),
+    ("busy-threads", 0, &["native_leak"]),
 ];
 /// Of these, another one runs in a container.
 const IN_A_CONTAINER: [&str; 4] = ["small", "pool", "file", "retain"];
@@ -118,6 +120,19 @@ fn programs(built: &Path) -> Vec<Labelled> {
     all
 }
 
+/// The program that grows in one of many ways.
+pub(super) fn grow() -> PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grow");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-g", "-pthread", "grow.c", "-o"]).arg(&program).current_dir(FIXTURES);
+        assert!(compiler.status().unwrap().success());
+        program
+    };
+    PATH.get_or_init(build).clone()
+}
+
 /// Builds the programs; returns the folder.
 fn build() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("diagnoses");
@@ -126,7 +141,7 @@ fn build() -> PathBuf {
         let status = Command::new(program).args(arguments).current_dir(FIXTURES).status().unwrap();
         assert!(status.success(), "{program} {arguments:?}");
     };
-    run("cc", &["-O1", "-g", "-pthread", "-o", &built.join("grow").display().to_string(), "grow.c"]);
+    fs::copy(grow(), built.join("grow")).unwrap();
     let sources = ["Deflate", "Direct", "Files", "Heap", "Plugins", "Policy", "Threads"]
         .map(|class| format!("{class}.java"));
     let folder = built.display().to_string();

@@ -6,6 +6,7 @@ use std::process::{ChildStdin, Command, Stdio};
 
 use serde_json::Value;
 
+use super::diagnoses::grow;
 use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -131,6 +132,22 @@ fn the_heap_of_a_go_program_is_what_its_runtime_says() {
     let cause = &last["diagnosis"][0];
     assert_eq!(cause["cause"], "own_pool", "{last}");
     assert!(cause["to_do"].as_str().unwrap().contains("/debug/pprof/heap"), "{cause}");
+}
+
+/// Its heap is never the same for as long as a scan takes, and what is at the top is freed and allocated again.
+#[test]
+fn a_native_leak_is_the_cause_of_growth_in_a_program_that_allocates_all_the_time() {
+    let mut command = Command::new(grow());
+    let mut process =
+        Process::spawn(command.args(["busy", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    Lines::of("the program", process.stdout.take().unwrap()).skip_to("ready", SOON);
+    writeln!(process.stdin.as_mut().unwrap()).unwrap();
+
+    let reports = scanned(process.id());
+
+    let [_, last] = &reports[..] else { panic!("two scans: {reports:?}") };
+    assert_eq!(last["unknown"], Value::Array(Vec::new()), "{last}");
+    assert_eq!(last["diagnosis"][0]["cause"], "native_leak", "{last}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ const LINKS: u64 = 48;
 const TRIES: u32 = 3;
 /// Maximum number of attempts for all parts of a heap. Each costs some microseconds.
 const MAX_RETRIES: u32 = 5000;
+/// Maximum number of bytes in front of the place of the top chunk that are taken for chunks in use then.
+const MAX_ACROSS: u64 = 128 << 10;
 /// Maximum number of chunks that are looked at as caches of threads: twice the default limit of threads.
 const MAX_CACHES: usize = 1 << 16;
 /// Number of parts that can be read again: a chunk at the start of a part may have merged with those in front of it.
@@ -50,6 +52,17 @@ pub(super) struct Top {
     pub(super) chunk: u64,
     /// Address of the arena's pointer to it.
     pub(super) pointer: u64,
+}
+
+/// Meaning of the bytes from a chunk on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A chunk.
+    Chunk,
+    /// The end of the segment.
+    End,
+    /// A chunk that was allocated since the structure was read, from memory on both sides of the place of the top chunk then.
+    AcrossTop(u64),
 }
 
 /// A range of chunks.
@@ -148,9 +161,18 @@ impl<'a, M: Memory> Walk<'a, M> {
             self.window.load(chunk)?;
         }
         let size = self.window.header(chunk).1 & !FLAGS;
-        if self.is_end(chunk, size)? {
-            self.finish(state);
-            return Ok(true);
+        match self.part(chunk, size)? {
+            Part::Chunk => {}
+            Part::End => {
+                self.finish(state);
+                return Ok(true);
+            }
+            Part::AcrossTop(top) => {
+                self.count(state, top - chunk, true, caches);
+                state.chunk = top;
+                self.finish(state);
+                return Ok(true);
+            }
         }
         let end = self.segment.chunks.end;
         if size < MIN_SIZE {
@@ -181,19 +203,28 @@ impl<'a, M: Memory> Walk<'a, M> {
         Ok(self.window.header(next))
     }
 
-    fn is_end(&self, chunk: u64, size: u64) -> Result<bool, Unknown> {
+    fn part(&self, chunk: u64, size: u64) -> Result<Part, Unknown> {
         match self.segment.end {
             // What has been allocated from it since was free when the structure was read.
-            End::Break(top) | End::Top(top) if chunk == top.chunk => Ok(true),
-            // Chunks in front of it have been freed since, and are a part of it now.
+            End::Break(top) | End::Top(top) if chunk == top.chunk => Ok(Part::End),
             End::Break(top) | End::Top(top) if chunk.saturating_add(size) > top.chunk => {
                 let mut pointer = [0; 8];
                 let read = self.memory.read(top.pointer, &mut pointer);
-                let is_top = read == pointer.len() && u64::from_le_bytes(pointer) == chunk;
-                if is_top && chunk < top.chunk { Ok(true) } else { Err(Unknown::Torn) }
+                let now = u64::from_le_bytes(pointer);
+                let is_in_front = read == pointer.len() && chunk < top.chunk;
+                let end = chunk.saturating_add(size);
+                if is_in_front && now == chunk {
+                    // Chunks in front of it have been freed since, and are a part of it now.
+                    Ok(Part::End)
+                } else if is_in_front && end <= now && top.chunk - chunk <= MAX_ACROSS {
+                    // They were, and this chunk has been allocated from it.
+                    Ok(Part::AcrossTop(top.chunk))
+                } else {
+                    Err(Unknown::Torn)
+                }
             }
-            End::Fence => Ok(size == 0 && chunk + HEADER == self.segment.chunks.end),
-            End::Break(_) | End::Top(_) => Ok(false),
+            End::Fence if size == 0 && chunk + HEADER == self.segment.chunks.end => Ok(Part::End),
+            End::Break(_) | End::Top(_) | End::Fence => Ok(Part::Chunk),
         }
     }
 
