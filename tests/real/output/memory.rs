@@ -139,7 +139,7 @@ fn the_heap_of_a_go_program_is_what_its_runtime_says() {
 fn a_native_leak_is_the_cause_of_growth_in_a_program_that_allocates_all_the_time() {
     let mut command = Command::new(grow());
     let mut process =
-        Process::spawn(command.args(["busy", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        Process::spawn(command.args(["busy", "1000"]).stdin(Stdio::piped()).stdout(Stdio::piped()));
     Lines::of("the program", process.stdout.take().unwrap()).skip_to("ready", SOON);
     writeln!(process.stdin.as_mut().unwrap()).unwrap();
 

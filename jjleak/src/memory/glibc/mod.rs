@@ -245,8 +245,14 @@ impl<M: Memory, P: Pages> Scan<'_, M, P> {
         };
         let mut usage = Usage { is_by_lists: true, ..Usage::default() };
         for chunk in &free {
-            usage.binned.add(chunk.end - chunk.start);
-            usage.free.add(&residency(chunk)?, chunk.clone(), walk::returned(chunk));
+            let size = chunk.end - chunk.start;
+            usage.binned.add(size);
+            if size <= PAGE {
+                // The words at its ends were just read from its pages. A trim gives back whole pages only.
+                usage.free.pinned += size;
+            } else {
+                usage.free.add(&residency(chunk)?, chunk.clone(), walk::returned(chunk));
+            }
         }
         for chunk in &fast {
             usage.fast.add(chunk.end - chunk.start);
