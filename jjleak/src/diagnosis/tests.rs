@@ -37,6 +37,17 @@ fn with_malloc(live: u64, free: u64) -> ProcessScan {
     ProcessScan { malloc: Some(usage), arenas: Some(8), ..scan(&rows) }
 }
 
+fn unknown_heap() -> JavaHeap {
+    let unknown = Err(Unknown::Undescribed);
+    JavaHeap {
+        collector: Ok("G1"),
+        reserved: Err(Unknown::Undescribed),
+        used: unknown,
+        committed: unknown,
+        used_after_collection: unknown,
+    }
+}
+
 /// A JVM of which only the heap is known.
 fn jvm(heap: JavaHeap) -> JvmMemory {
     let unknown = Unknown::Undescribed;
@@ -100,22 +111,17 @@ fn a_java_heap_that_is_committed_and_not_used_is_a_matter_of_its_options() {
 #[test]
 fn direct_buffers_are_a_cause_of_their_own_and_no_native_leak() {
     let with = |live, reserved: u64| {
-        let unknown = Err(Unknown::Undescribed);
-        let heap = JavaHeap {
-            collector: Ok("G1"),
-            reserved: Err(Unknown::Undescribed),
-            used: unknown,
-            committed: unknown,
-            used_after_collection: unknown,
-        };
         let direct = DirectBuffers {
             reserved: reserved * MIB,
             capacity: 0,
             count: 9,
             most: 512 * MIB,
-            netty: unknown,
+            netty: Err(Unknown::Undescribed),
         };
-        ProcessScan { jvm: Some(JvmMemory { direct: Ok(direct), ..jvm(heap) }), ..with_malloc(live, 2) }
+        ProcessScan {
+            jvm: Some(JvmMemory { direct: Ok(direct), ..jvm(unknown_heap()) }),
+            ..with_malloc(live, 2)
+        }
     };
     assert_eq!(causes(&with(10, 5), &with(110, 100)), [Cause::DirectBuffers]);
     assert_eq!(causes(&with(10, 5), &with(110, 55)), [Cause::NativeLeak, Cause::DirectBuffers]);
@@ -208,17 +214,9 @@ fn causes_in_the_control_group_come_last_and_explain_at_least_a_quarter_of_its_g
 #[test]
 fn class_loaders_that_are_kept_come_before_what_they_hold() {
     let with = |loaders, heap, metaspace| {
-        let unknown = Err(Unknown::Undescribed);
-        let heap_figures = JavaHeap {
-            collector: Ok("G1"),
-            reserved: Err(Unknown::Undescribed),
-            used: unknown,
-            committed: unknown,
-            used_after_collection: unknown,
-        };
         let classes = Classes { loaded: Ok(500 + loaders), unloaded: Ok(0), loaders: Ok(loaders) };
         let rows = [(Kind::JavaHeap, "", heap), (Kind::Metaspace, "", metaspace)];
-        ProcessScan { jvm: Some(JvmMemory { classes, ..jvm(heap_figures) }), ..scan(&rows) }
+        ProcessScan { jvm: Some(JvmMemory { classes, ..jvm(unknown_heap()) }), ..scan(&rows) }
     };
     let first = with(200, 20, 10);
     assert_eq!(causes(&first, &with(900, 40, 20)), [Cause::ClassLoaders, Cause::JavaHeap]);

@@ -124,29 +124,32 @@ impl Plan {
     /// A plan that follows the objects in the Java heap of a running process.
     #[must_use]
     pub fn of_java_heap(pid: Pid, interval: Duration) -> Self {
-        let plan = Self::of_process(pid, interval, Duration::ZERO);
-        let mut settings = Settings::new(Programs::JavaHeap);
-        settings.capacity.blocks = 1;
-        Self {
-            settings,
-            coverage: Coverage { source: SourceKind::JavaHeap, ..plan.coverage },
-            allocators: AllocatorChoice { probed: Probed::JavaHeap, ..plan.allocators },
-            schedule: Schedule { has_verdicts: false, ..plan.schedule },
-            ..plan
-        }
+        let settings = Settings::new(Programs::JavaHeap);
+        Self::of_source(pid, interval, SourceKind::JavaHeap, Probed::JavaHeap, settings)
     }
 
     /// A plan that follows the pages of a running process that become resident.
     #[must_use]
     pub fn of_pages(pid: Pid, interval: Duration) -> Self {
-        let plan = Self::of_process(pid, interval, Duration::ZERO);
         let mut settings = Settings::new(Programs::Accounting);
         settings.faults = true;
+        Self::of_source(pid, interval, SourceKind::Growth, Probed::Nothing, settings)
+    }
+
+    /// A plan for a source whose call sites are not judged, and which needs no table of blocks.
+    fn of_source(
+        pid: Pid,
+        interval: Duration,
+        source: SourceKind,
+        probed: Probed,
+        mut settings: Settings,
+    ) -> Self {
+        let plan = Self::of_process(pid, interval, Duration::ZERO);
         settings.capacity.blocks = 1;
         Self {
             settings,
-            coverage: Coverage { source: SourceKind::Growth, ..plan.coverage },
-            allocators: AllocatorChoice { probed: Probed::Nothing, ..plan.allocators },
+            coverage: Coverage { source, ..plan.coverage },
+            allocators: AllocatorChoice { probed, ..plan.allocators },
             schedule: Schedule { has_verdicts: false, ..plan.schedule },
             ..plan
         }

@@ -100,11 +100,7 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/c
 /// Builds the programs; returns the folder.
 fn build() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("causes");
-    fs::create_dir_all(built.join("plugin")).unwrap();
-    let run = |program: &str, arguments: &[&str]| {
-        let status = Command::new(program).args(arguments).current_dir(FIXTURES).status().unwrap();
-        assert!(status.success(), "{program} {arguments:?}");
-    };
+    fs::create_dir_all(&built).unwrap();
     let to = |name: &str| built.join(name).display().to_string();
     run("cc", &["-O1", "-g", "-pthread", "-o", &to("arenas"), "arenas.c"]);
     run("cc", &["-std=c11", "-g", "-pthread", "-o", &to("verdicts"), "../verdicts.c"]);
@@ -113,15 +109,26 @@ fn build() -> PathBuf {
     run("c++", &["-O1", "-g", "-o", &to("containers"), "containers.cpp"]);
     run("rustc", &["-O", "-g", "-o", &to("cache"), "cache.rs"]);
     let classes = ["Deflate", "Direct", "Files", "Heap", "Native", "Plugins", "Threads"];
-    let sources = classes.map(|class| format!("{class}.java"));
-    let mut arguments = vec!["-nowarn", "-d"];
-    let folder = to("");
-    arguments.push(&folder);
+    compile_java(&classes, &built);
+    built
+}
+
+/// Runs a compiler in the folder of the sources.
+pub(super) fn run(compiler: &str, arguments: &[&str]) {
+    let status = Command::new(compiler).args(arguments).current_dir(FIXTURES).status().unwrap();
+    assert!(status.success(), "{compiler} {arguments:?}");
+}
+
+/// Compiles classes, with `Plugins` among them, for the oldest supported JDK.
+pub(super) fn compile_java(classes: &[&str], folder: &Path) {
+    let sources: Vec<_> = classes.iter().map(|class| format!("{class}.java")).collect();
+    let to = folder.display().to_string();
+    let mut arguments = vec!["-nowarn", "-source", "11", "-target", "11", "-d", &to];
     arguments.extend(sources.iter().map(String::as_str));
     run("javac", &arguments);
     // Only the loaders of the plugin must find it.
-    fs::rename(built.join("Plugins$Plugin.class"), built.join("plugin/Plugins$Plugin.class")).unwrap();
-    built
+    fs::create_dir_all(folder.join("plugin")).unwrap();
+    fs::rename(folder.join("Plugins$Plugin.class"), folder.join("plugin/Plugins$Plugin.class")).unwrap();
 }
 
 /// Watches a program; returns what is missing from its report and page.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::causes::{compile_java, run};
 use crate::support::bounded::LONG;
 use crate::support::java::jdks;
 use crate::support::jjleak::PROGRAM;
@@ -18,7 +19,6 @@ use crate::support::lines::Lines;
 use crate::support::privilege::{require_program, require_time};
 use crate::support::process::Process;
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/causes");
 /// Seconds between the scans.
 const SECONDS: &str = "8";
 const AT_ONCE: usize = 2;
@@ -64,7 +64,7 @@ const NATIVE: [(&str, u32, &[&str]); 27] = [
     ("busy", 0, &["native_leak"]),
     ("busy-threads", 0, &["native_leak"]),
 ];
-/// Of these, another one runs in a container.
+/// Ways that run in a container, too.
 const IN_A_CONTAINER: [&str; 4] = ["small", "pool", "file", "retain"];
 
 /// Programs in Java, their argument, and the cause.
@@ -125,9 +125,8 @@ pub(super) fn grow() -> PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grow");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-g", "-pthread", "grow.c", "-o"]).arg(&program).current_dir(FIXTURES);
-        assert!(compiler.status().unwrap().success());
+        let path = program.display().to_string();
+        run("cc", &["-O1", "-g", "-pthread", "grow.c", "-o", &path]);
         program
     };
     PATH.get_or_init(build).clone()
@@ -136,20 +135,9 @@ pub(super) fn grow() -> PathBuf {
 /// Builds the programs; returns the folder.
 fn build() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("diagnoses");
-    fs::create_dir_all(built.join("plugin")).unwrap();
-    let run = |program: &str, arguments: &[&str]| {
-        let status = Command::new(program).args(arguments).current_dir(FIXTURES).status().unwrap();
-        assert!(status.success(), "{program} {arguments:?}");
-    };
+    fs::create_dir_all(&built).unwrap();
     fs::copy(grow(), built.join("grow")).unwrap();
-    let sources = ["Deflate", "Direct", "Files", "Heap", "Plugins", "Policy", "Threads"]
-        .map(|class| format!("{class}.java"));
-    let folder = built.display().to_string();
-    let mut arguments = vec!["-nowarn", "-source", "11", "-target", "11", "-d", &folder];
-    arguments.extend(sources.iter().map(String::as_str));
-    run("javac", &arguments);
-    // Only the loaders of the plugin must find it.
-    fs::rename(built.join("Plugins$Plugin.class"), built.join("plugin/Plugins$Plugin.class")).unwrap();
+    compile_java(&["Deflate", "Direct", "Files", "Heap", "Plugins", "Policy", "Threads"], &built);
     built
 }
 

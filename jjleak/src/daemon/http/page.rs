@@ -235,12 +235,10 @@ fn row(process: &ProcessView) -> Markup {
             }
             td {
                 @if let Some(finding) = &process.finding { (found(finding)) }
-                @let heap = process.java_heap.as_ref().map(|heap| (&heap.summary, &heap.profile));
-                @let pages = process.growth.as_ref().map(|pages| (&pages.summary, &pages.profile));
-                @for (summary, profile) in heap.into_iter().chain(pages) {
+                @for other in process.java_heap.iter().chain(&process.growth) {
                     p {
-                        (printable(summary))
-                        @if let Some(id) = profile { br; (links(id)) }
+                        (printable(&other.summary))
+                        @if let Some(id) = &other.profile { br; (links(id)) }
                     }
                 }
             }

@@ -49,28 +49,23 @@ pub(super) struct ProcessView {
     pub(super) finding: Option<FindingView>,
     /// The last profile of its Java heap.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) java_heap: Option<HeapView>,
+    pub(super) java_heap: Option<OtherView>,
     /// The last profile of pages that became resident.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) growth: Option<PagesView>,
+    pub(super) growth: Option<OtherView>,
 }
 
-/// A profile of a Java heap.
+/// A profile of another source than allocations.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct HeapView {
-    /// The functions that allocate most, and the classes.
+pub(super) struct OtherView {
+    /// The functions with most bytes, and the classes, or the memory.
     pub(super) summary: String,
-    pub(super) allocated_bytes_per_s: f64,
-    pub(super) lost: Vec<(String, u64)>,
-    pub(super) profile: Option<String>,
-}
-
-/// A profile of pages that became resident.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct PagesView {
-    /// The functions that touched most, and the memory.
-    pub(super) summary: String,
-    pub(super) resident_bytes: u64,
+    /// Of a Java heap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allocated_bytes_per_s: Option<f64>,
+    /// Of pages that became resident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) resident_bytes: Option<u64>,
     pub(super) lost: Vec<(String, u64)>,
     pub(super) profile: Option<String>,
 }
@@ -142,19 +137,17 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         lost: finding.lost.clone(),
         profile: finding.shown(history).map(ToString::to_string),
     });
-    let other = |source| core.others.get(&(process.pid, source));
-    let growth = other(SourceKind::Growth).map(|pages| PagesView {
-        summary: pages.verdict.clone(),
-        resident_bytes: pages.live_bytes,
-        lost: pages.lost.clone(),
-        profile: pages.shown(history).map(ToString::to_string),
-    });
-    let java_heap = other(SourceKind::JavaHeap).map(|heap| HeapView {
-        summary: heap.verdict.clone(),
-        allocated_bytes_per_s: heap.allocation_rate,
-        lost: heap.lost.clone(),
-        profile: heap.shown(history).map(ToString::to_string),
-    });
+    let other = |source| {
+        let finding = core.others.get(&(process.pid, source))?;
+        Some(OtherView {
+            summary: finding.verdict.clone(),
+            allocated_bytes_per_s: (source == SourceKind::JavaHeap).then_some(finding.allocation_rate),
+            resident_bytes: (source == SourceKind::Growth).then_some(finding.live_bytes),
+            lost: finding.lost.clone(),
+            profile: finding.shown(history).map(ToString::to_string),
+        })
+    };
+    let (java_heap, growth) = (other(SourceKind::JavaHeap), other(SourceKind::Growth));
     let (reason, began) = (case.state().reason(), core.began.as_secs_f64());
     ProcessView {
         pid: process.pid.number().get(),

@@ -319,10 +319,10 @@ fn an_arena_is_read_as_it_was_if_its_top_moves_all_the_time() {
     // What was freed since is a part of the top.
     let frees = usage(&more, &few).unwrap();
     assert_eq!((frees.live, frees.bytes()), (Chunks { count: 2, bytes: 0x1040 }, 0x10000));
-    // What was freed and allocated again, larger, was in use.
+    // A chunk in front of the top was freed, and a larger one allocated across the place of the top.
     let enlarges = usage(&more[..3], &[(0x1000, true), (0x40, true), (0x200, true)]).unwrap();
     assert_eq!((enlarges.live, enlarges.bytes()), (Chunks { count: 3, bytes: 0x10a0 }, 0x10000));
-    // Not all of it has been allocated: the size is wrong.
+    // Its size is wrong if it ends behind the present top.
     let mut damaged = Image::with(&[(0x1000, true), (0x40, true), (0x200, true)], 16);
     damaged.put(BREAK + 0x1040 + 8, 0x2001);
     let busy = Busy { before: Image::with(&more[..3], 16), after: damaged, has_moved: Cell::new(false) };

@@ -264,7 +264,7 @@ fn what_grows_beside_malloc_is_profiled_next_if_the_configuration_permits_it() {
         assert_eq!(fixture.state(pid), "back_off", "{cause:?} is profiled again and again");
         assert_eq!(*kinds.lock().unwrap(), [Kind::Allocations, kind], "{cause:?}");
     }
-    // Where counting is bounded, mappings cannot be judged either.
+    // Mappings cannot be judged either if counting is bounded.
     let mut core = fixture.shared.core();
     let start_time = core.watcher.get_mut(pid).unwrap().process.start_time;
     let growth = Some(grown(Cause::MappedFiles));
