@@ -1,7 +1,9 @@
 //! Growth within glibc's malloc.
 
-use super::{Cause, Finding, Growth, bytes, finding};
-use crate::memory::Kind;
+use super::{CAUSE, Cause, Finding, Growth, bytes, finding, ratio};
+use crate::memory::hotspot::NativeCategory;
+use crate::memory::{Kind, ProcessScan};
+use crate::render::printable;
 
 /// Maximum number of arenas per CPU of the host, whatever the control group has (`NARENAS_FROM_NCORES` in glibc's `malloc/arena.c`).
 const ARENAS_PER_CPU: usize = 8;
@@ -15,8 +17,27 @@ impl Growth<'_> {
         let more = last.live.count.saturating_sub(first.live.count);
         let is_counted = !first.is_by_lists && !last.is_by_lists;
         let chunks = if is_counted { format!(" in {more} more chunks") } else { String::new() };
-        let evidence = vec![format!("chunks in use: +{}{chunks}", bytes(grown))];
+        let mut evidence = vec![format!("chunks in use: +{}{chunks}", bytes(grown))];
+        evidence.extend(self.by_category(grown));
         finding(Cause::NativeLeak, grown, evidence, &self.profile())
+    }
+
+    /// The part of malloc's growth that a JVM counts, if it counts: by the category that grows most, or as the little that it is.
+    fn by_category(&self, grown: u64) -> Option<String> {
+        let of = |scan: &ProcessScan| scan.jvm.as_ref()?.native.clone().ok()?;
+        let (first, last) = (of(self.first)?, of(self.last)?);
+        let before = |name: &str| {
+            let known = first.iter().find(|category| category.name == name);
+            known.map_or(0, NativeCategory::of_malloc)
+        };
+        let changes = || last.iter().map(|now| (now.of_malloc().saturating_sub(before(&now.name)), now));
+        let (most, category) = changes().max_by_key(|(change, _)| *change)?;
+        let all: u64 = changes().map(|(change, _)| change).sum();
+        Some(if ratio(all, grown) < CAUSE {
+            "Native Memory Tracking does not count it: it is not the JVM's own".to_owned()
+        } else {
+            format!("Native Memory Tracking: {} +{}", printable(&category.name), bytes(most))
+        })
     }
 
     /// Free chunks grow, or stay resident between chunks in use.

@@ -1,6 +1,8 @@
 use super::*;
 use crate::memory::glibc::{Chunks, Free, Usage};
-use crate::memory::hotspot::{Classes, DirectBuffers, JavaHeap, JvmMemory, Metaspace, Unknown};
+use crate::memory::hotspot::{
+    Classes, DirectBuffers, JavaHeap, JvmMemory, Metaspace, NativeCategory, Unknown,
+};
 use crate::memory::{Row, Scan};
 
 const MIB: u64 = 1 << 20;
@@ -66,6 +68,8 @@ fn jvm(heap: JavaHeap) -> JvmMemory {
         card_table: Err(unknown),
         cds: Err(unknown),
         direct: Err(unknown),
+        tables: Err(unknown),
+        native: Ok(None),
     }
 }
 
@@ -73,6 +77,31 @@ fn causes(first: &ProcessScan, last: &ProcessScan) -> Vec<Cause> {
     let found = diagnose(first, last, Duration::from_secs(30), 42);
     assert!(found.iter().all(|finding| (0. ..=1.).contains(&finding.confidence)), "{found:?}");
     found.into_iter().map(|finding| finding.cause).collect()
+}
+
+#[test]
+fn a_jvm_that_counts_its_native_memory_says_whose_the_growth_is() {
+    let scan = |live: u64, internal: u64| {
+        let category = NativeCategory {
+            name: "Internal".to_owned(),
+            malloc: internal * MIB,
+            arena: 0,
+            reserved: 0,
+            committed: 0,
+        };
+        let jvm = JvmMemory { native: Ok(Some(vec![category])), ..jvm(unknown_heap()) };
+        ProcessScan { jvm: Some(jvm), ..with_malloc(live, 2) }
+    };
+    let evidence = |first, last| {
+        let found = diagnose(&first, &last, Duration::from_secs(30), 42);
+        found[0].evidence.join("; ")
+    };
+    let own = evidence(scan(10, 1), scan(60, 41));
+    assert!(own.ends_with("Native Memory Tracking: Internal +40.0 MiB"), "{own}");
+    let other = evidence(scan(10, 1), scan(60, 2));
+    assert!(other.ends_with("it is not the JVM's own"), "{other}");
+    let without = evidence(with_malloc(10, 2), with_malloc(60, 2));
+    assert!(!without.contains("Native Memory Tracking"), "{without}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub(crate) mod objects;
 mod scopes;
 pub(crate) mod shifted;
 pub(crate) mod structs;
+mod symbols;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod unsigned5;
@@ -30,13 +31,9 @@ mod zgc;
 
 use std::collections::HashMap;
 
-use object::elf::FileHeader64;
-use object::read::elf::ElfFile;
-use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
-
 use allocation::AllocationLayout;
 use codecache::CodeCacheLayout;
-use continuations::{ContinuationLayout, variable};
+use continuations::ContinuationLayout;
 use jjleak_common::java_heap::HeapLayout;
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use loaders::LoaderLayout;
@@ -53,6 +50,8 @@ pub(crate) use memory::Paged;
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 pub use names::class as class_in_source;
+pub(crate) use symbols::{METASPACE_VARIABLES, NMT_VARIABLES, TABLE_VARIABLES, Table};
+pub use symbols::{Symbols, Variable};
 
 /// File name of HotSpot's library, unless it was renamed.
 pub(crate) const LIBRARY: &str = "libjvm.so";
@@ -212,77 +211,4 @@ impl<M: Memory> Jvm<M> {
     pub fn methods<'a>(&'a self, known: &'a mut KnownMethods) -> Methods<'a, M> {
         Methods::new(&self.memory, &self.methods, &self.code_cache, self.scopes.as_ref(), known)
     }
-}
-
-/// Maximum number of the library's variables: HotSpot exports 30.
-const MAX_SYMBOLS: usize = 1024;
-
-/// Variables with the sizes of metaspace: contexts of JDK 17 and later, counters of JDK 17 to 21, and those of JDK 11.
-pub(crate) const METASPACE_VARIABLES: [&str; 6] = [
-    "_ZN9metaspace16MetaspaceContext20_class_space_contextE",
-    "_ZN9metaspace16MetaspaceContext23_nonclass_space_contextE",
-    "_ZN9metaspace15RunningCounters19_used_class_counterE",
-    "_ZN9metaspace15RunningCounters22_used_nonclass_counterE",
-    "_ZN14MetaspaceUtils11_used_wordsE",
-    "_ZN14MetaspaceUtils15_capacity_wordsE",
-];
-
-type Elf<'data> = ElfFile<'data, FileHeader64<Endianness>, Content<'data>>;
-
-/// Addresses, within the library, of the variables with HotSpot's description and of further variables that
-/// it does not describe.
-#[derive(Debug)]
-pub struct Symbols(HashMap<String, u64>);
-
-impl Symbols {
-    /// Finds the symbols in the content of a library.
-    pub fn of<'data>(library: impl Into<Content<'data>>) -> Result<Self, Error> {
-        let library = library.into();
-        let elf = Elf::parse(library).map_err(|_| Error::NoStructs)?;
-        let exported = elf
-            .dynamic_symbols()
-            .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
-        let known = || variable::ALL.into_iter().chain([zgc::variable::THREAD]).chain(METASPACE_VARIABLES);
-        let hidden = elf.symbols().filter(|symbol| {
-            symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
-        });
-        let module = module_of(&elf);
-        let mut symbols: HashMap<_, _> = exported
-            .chain(hidden)
-            .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
-            .take(MAX_SYMBOLS)
-            .collect();
-        library.check().map_err(Error::TooCostly)?;
-        if symbols.is_empty() {
-            return Err(Error::NoStructs);
-        }
-        symbols.insert(zgc::variable::START.to_owned(), 0);
-        symbols.extend(module.map(|at| (zgc::variable::MODULE.to_owned(), at)));
-        Ok(Self(symbols))
-    }
-
-    /// The addresses in a process that maps the library with this load bias.
-    pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
-        move |name: &str| Some(self.0.get(name)?.wrapping_add(bias))
-    }
-}
-
-/// Address of the relocation that holds the library's TLS module number (System V ABI, x86-64), if there is
-/// one.
-fn module_of(elf: &Elf<'_>) -> Option<u64> {
-    let is_own = |target| match target {
-        RelocationTarget::Absolute => true,
-        RelocationTarget::Symbol(index) => elf
-            .dynamic_symbol_table()
-            .and_then(|table| table.symbol_by_index(index).ok())
-            .is_some_and(|symbol| symbol.is_local() && !symbol.is_undefined()),
-        _ => false,
-    };
-    let is_module =
-        |flags| matches!(flags, RelocationFlags::Elf { r_type } if r_type == object::elf::R_X86_64_DTPMOD64);
-    let mut relocations =
-        elf.dynamic_relocations().filter(|_| elf.architecture() == object::Architecture::X86_64)?;
-    let found =
-        relocations.find(|(_, relocation)| is_module(relocation.flags()) && is_own(relocation.target()));
-    found.map(|(at, _)| at)
 }

@@ -21,6 +21,8 @@ pub enum Kind {
     ThreadStacks,
     /// Direct buffers of Java code; their pages are malloc's.
     DirectBuffers,
+    /// Tables of names and of interned strings of a JVM; their pages are malloc's.
+    SymbolTables,
     /// Chunks of malloc that the program uses.
     MallocLive,
     /// Chunks of malloc that are free.
@@ -54,6 +56,7 @@ impl Kind {
             Self::Cds => "cds",
             Self::ThreadStacks => "thread_stacks",
             Self::DirectBuffers => "direct_buffers",
+            Self::SymbolTables => "symbol_tables",
             Self::MallocLive => "malloc_live",
             Self::MallocFree => "malloc_free",
             Self::MallocCache => "malloc_cache",
@@ -78,6 +81,7 @@ impl Kind {
             Self::Cds => "class data archive",
             Self::ThreadStacks => "thread stacks",
             Self::DirectBuffers => "direct buffers",
+            Self::SymbolTables => "symbol and string tables",
             Self::MallocLive => "malloc, in use",
             Self::MallocFree => "malloc, free",
             Self::MallocCache => "malloc, cached",

@@ -152,7 +152,7 @@ fn read_jvm(
     let symbols = libraries.symbols(library)?;
     let described = ProcessMemory::open(pid).map_err(|error| reason(&error))?;
     let present = PresentMemory::open(pid).map_err(|error| reason(&error))?;
-    let read = JvmMemory::read(&described, &present, symbols.above(bias), mappings);
+    let read = JvmMemory::read(&described, &present, symbols.variables_above(bias), mappings);
     read.map(Some).map_err(|error| reason(&error))
 }
 

@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use jjleak::jvm::Memory;
+use jjleak::jvm::{Memory, Variable};
 use jjleak::memory::hotspot::JvmMemory;
 use jjleak::processes::Mapping;
 
 /// The code that names the structures and their fields.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 9] = [
     include_str!("../../../jjleak/src/memory/hotspot/classes.rs"),
     include_str!("../../../jjleak/src/memory/hotspot/direct.rs"),
     include_str!("../../../jjleak/src/memory/hotspot/heap.rs"),
     include_str!("../../../jjleak/src/memory/hotspot/metaspace.rs"),
+    include_str!("../../../jjleak/src/memory/hotspot/nmt.rs"),
     include_str!("../../../jjleak/src/memory/hotspot/structures.rs"),
+    include_str!("../../../jjleak/src/memory/hotspot/tables.rs"),
     include_str!("../../../jjleak/src/memory/hotspot/mod.rs"),
     include_str!("../../../jjleak/src/jvm/counters.rs"),
 ];
@@ -26,6 +28,9 @@ const PIECE: usize = 4096;
 /// Sizes of the entries of its tables.
 const TYPE_BYTES: u64 = 16;
 const FIELD_BYTES: u64 = 48;
+/// Sizes of variables by a part of their names.
+const SIZES: [(&str, u64); 3] =
+    [("MallocMemorySummary", 688), ("VirtualMemorySummary", 336), ("NMTUtil", 168)];
 /// Types with a width of less than a word.
 const WIDTHS: [(&str, u64); 3] = [("jint", 4), ("u1", 1), ("u2", 2)];
 
@@ -54,6 +59,14 @@ impl Description {
     fn add_symbol(&mut self, name: &str, word: u64) {
         let address = self.add(&[word]);
         self.symbols.insert(name.to_owned(), address);
+    }
+
+    /// A described variable, or one in the input, with the size that it has in JDK 11.
+    fn variable(&self, name: &str) -> Variable {
+        let size = SIZES.iter().find(|(part, _)| name.contains(part)).map_or(8, |(_, size)| *size);
+        let in_input = name.bytes().fold(7, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let address = self.symbols.get(name).copied().unwrap_or(in_input % DESCRIPTION);
+        Variable { address, size }
     }
 
     /// All fields that the code names, each as a static one and as one of its structure.
@@ -160,8 +173,8 @@ pub(crate) fn memory(data: &[u8]) {
         // Long pieces are copied faster.
         let input = if data.is_empty() { Vec::new() } else { data.repeat(PIECE / data.len() + 1) };
         let forged = Forged { description, input: &input };
-        let symbol = |name: &str| description.symbols.get(name).copied();
-        let read = JvmMemory::read(&forged, &forged, symbol, &[mapping]).expect("it is described");
+        let read = JvmMemory::read(&forged, &forged, |name| Some(description.variable(name)), &[mapping]);
+        let read = read.expect("it is described");
         for (range, _, _) in read.ranges() {
             assert!(range.start < range.end, "{range:x?}");
         }

@@ -7,17 +7,21 @@ mod classes;
 mod direct;
 mod heap;
 mod metaspace;
+mod nmt;
 mod present;
 mod structures;
+mod tables;
 
 use std::ops::Range;
 
 use super::Kind;
 use crate::jvm::structs::Structs;
-use crate::jvm::{Error, Memory, Paged, counters};
+use crate::jvm::{Error, Memory, Paged, Variable, counters};
 use crate::processes::Mapping;
 
+pub use nmt::NativeCategory;
 pub use present::PresentMemory;
+pub use tables::{TableSize, Tables};
 
 /// Reason why a value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,8 +61,8 @@ pub struct JavaHeap {
 pub struct Space {
     /// Used by metadata.
     pub used: u64,
-    /// Committed; unknown in JDK 11, whose variables hold the capacity of chunks instead.
-    pub committed: Reading<u64>,
+    /// Committed.
+    pub committed: u64,
     /// True if the values are those of the last collection.
     pub is_of_last_collection: bool,
 }
@@ -147,19 +151,24 @@ pub struct JvmMemory {
     pub cds: Reading<Vec<Range<u64>>>,
     /// Direct buffers.
     pub direct: Reading<DirectBuffers>,
+    /// Tables of names and of interned strings.
+    pub tables: Reading<Tables>,
+    /// Native memory by category; `None` if the JVM does not count it.
+    pub native: Reading<Option<Vec<NativeCategory>>>,
 }
 
 impl JvmMemory {
-    /// Reads the memory of a JVM. `symbol` returns the addresses of the library's variables.
+    /// Reads the memory of a JVM. `variable` finds the library's variables by name.
     ///
     /// `described` reads the library itself; `memory` must refuse pages that are not resident ([`PresentMemory`]).
     pub fn read(
         described: &impl Memory,
         memory: &impl Memory,
-        symbol: impl Fn(&str) -> Option<u64>,
+        variable: impl Fn(&str) -> Option<Variable>,
         mappings: &[Mapping],
     ) -> Result<Self, Error> {
-        let structs = Structs::read(&Paged::new(described), &symbol)?;
+        let symbol = |name: &str| Some(variable(name)?.address);
+        let structs = Structs::read(&Paged::new(described), symbol)?;
         let reader = Reader { memory, structs: &structs, mappings };
         let numbers = counters::numbers(memory, &structs);
         let number = |name: &str| {
@@ -180,6 +189,8 @@ impl JvmMemory {
             card_table: structures::card_table(&reader),
             cds: structures::cds(&reader),
             direct: direct::read(&reader),
+            tables: tables::read(&reader, &symbol),
+            native: nmt::read(&reader, &variable),
         })
     }
 
@@ -239,7 +250,12 @@ impl<M: Memory> Reader<'_, M> {
     }
 
     fn word(&self, at: u64) -> Reading<u64> {
-        self.memory.pointer(at).ok_or(Unknown::Unreadable)
+        self.number(at, 8)
+    }
+
+    /// The number of `width` bytes at an address.
+    fn number(&self, at: u64, width: usize) -> Reading<u64> {
+        self.memory.number(at, width).ok_or(Unknown::Unreadable)
     }
 
     /// Fails unless a range begins in a mapping and is not empty.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use maud::{Markup, html as markup};
 
 use super::table::{lines, total};
-use super::text::{details, direct_buffers, headline};
+use super::text::{details, headline, parts_of_malloc};
 use super::{Change, MemoryReport};
 use crate::diagnosis::signed;
 use crate::processes::GroupMemory;
@@ -34,10 +34,11 @@ pub fn html(report: &MemoryReport<'_>) -> String {
         }
         (rows(report))
         @if let Some(group) = &report.scan.control_group { (control_group(group)) }
-        @if !report.scan.unknown.is_empty() {
+        @let unknown = report.unknown();
+        @if !unknown.is_empty() {
             section {
                 h2 { "Unknown" }
-                @for unknown in &report.scan.unknown { p.note { (printable(unknown)) } }
+                @for unknown in unknown { p.note { (printable(&unknown)) } }
             }
         }
     };
@@ -82,7 +83,7 @@ fn rows(report: &MemoryReport<'_>) -> Markup {
                 tr { th.number { "resident" } th { "" } th.number { "growth" } th { "use" } }
                 @for change in report.changes() { (row(report, &change, all)) }
             }
-            @if let Some(line) = direct_buffers(report.scan) { p.note { (line) } }
+            @for line in parts_of_malloc(report.scan) { p.note { (line) } }
             p.note { "Every resident page is in one row; the rows add up to RSS." }
         }
     }

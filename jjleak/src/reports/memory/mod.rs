@@ -76,6 +76,18 @@ impl MemoryReport<'_> {
         self.first.map_or_else(Vec::new, |(first, elapsed)| diagnose(first, self.scan, elapsed, pid))
     }
 
+    /// What could not be read, with the reasons.
+    pub(super) fn unknown(&self) -> Vec<String> {
+        let of_jvm = self.scan.jvm.as_ref().map_or_else(Vec::new, |jvm| {
+            let tables = jvm.tables.as_ref().err().map(|why| ("symbol and string tables", why));
+            let native = jvm.native.as_ref().err().map(|why| ("Native Memory Tracking", why));
+            let metaspace = jvm.metaspace.ranges.as_ref().err().map(|why| ("metaspace", why));
+            metaspace.into_iter().chain(tables).chain(native).collect()
+        });
+        let lines = of_jvm.into_iter().map(|(what, why)| format!("the JVM's {what}: {why}"));
+        self.scan.unknown.iter().cloned().chain(lines).collect()
+    }
+
     /// Change of the resident memory since the first scan.
     pub(super) fn grown(&self) -> i64 {
         self.first.map_or(0, |(first, _)| difference(self.scan.scan.resident, first.scan.resident))

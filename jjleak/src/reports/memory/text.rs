@@ -1,18 +1,22 @@
 //! The report as text.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::{Change, MemoryReport};
 use crate::diagnosis::{by_kind, signed};
+use crate::memory::hotspot::NativeCategory;
 use crate::memory::{Kind, ProcessScan};
 use crate::render::{approximate, duration, grouped, percent, printable};
 
 /// Maximum number of rows, so that a report fits a terminal of 25 lines.
-const MAX_ROWS: usize = 16;
+const MAX_ROWS: usize = 15;
 /// Maximum number of causes.
 const MAX_FINDINGS: usize = 2;
 /// Maximum number of kinds in the first line.
 const MAX_NAMED: usize = 3;
+/// Maximum number of categories of a JVM's native memory.
+const MAX_CATEGORIES: usize = 4;
 /// Maximum length of a name in a row.
 const MAX_NAME_CHARS: usize = 48;
 
@@ -34,11 +38,11 @@ pub fn text(report: &MemoryReport<'_>) -> String {
         let resident = folded.iter().map(|change| change.resident).sum();
         let _ = writeln!(text, "  {:>11}  {} more rows", approximate(resident), folded.len());
     }
-    if let Some(line) = direct_buffers(report.scan) {
+    for line in parts_of_malloc(report.scan) {
         let _ = writeln!(text, "{line}");
     }
-    for unknown in &report.scan.unknown {
-        let _ = writeln!(text, "unknown: {}", printable(unknown));
+    for unknown in report.unknown() {
+        let _ = writeln!(text, "unknown: {}", printable(&unknown));
     }
     text
 }
@@ -115,8 +119,12 @@ pub(super) fn details(scan: &ProcessScan, kind: Kind) -> Option<String> {
     }
 }
 
-/// Direct buffers of a JVM, if there are any.
-pub(super) fn direct_buffers(scan: &ProcessScan) -> Option<String> {
+/// Parts of a JVM's malloc: lines for direct buffers, if there are any, and for what the JVM itself has.
+pub(super) fn parts_of_malloc(scan: &ProcessScan) -> Vec<String> {
+    direct_buffers(scan).into_iter().chain(native_memory(scan)).collect()
+}
+
+fn direct_buffers(scan: &ProcessScan) -> Option<String> {
     let direct = scan.jvm.as_ref()?.direct.as_ref().ok()?;
     let netty = direct.netty.ok().filter(|bytes| *bytes > 0);
     if direct.count == 0 && netty.is_none() {
@@ -129,6 +137,26 @@ pub(super) fn direct_buffers(scan: &ProcessScan) -> Option<String> {
         approximate(direct.most),
         grouped(direct.count)
     ))
+}
+
+/// Sizes of a JVM's tables, and its largest categories of native memory, if it counts them.
+fn native_memory(scan: &ProcessScan) -> Option<String> {
+    let jvm = scan.jvm.as_ref()?;
+    let tables = jvm.tables.ok().map(|tables| {
+        let (symbols, strings) = (grouped(tables.symbols.items), grouped(tables.strings.items));
+        format!("{symbols} symbols, {strings} interned strings")
+    });
+    let categories = jvm.native.iter().flatten().next().map(|categories| {
+        let mut largest: Vec<_> = categories.iter().collect();
+        largest.sort_by_key(|category| Reverse(category.of_malloc()));
+        let words = |category: &NativeCategory| {
+            format!("{} {}", printable(&category.name), approximate(category.of_malloc()))
+        };
+        let named: Vec<_> = largest.into_iter().take(MAX_CATEGORIES).map(words).collect();
+        format!("by Native Memory Tracking {}", named.join(", "))
+    });
+    let parts: Vec<_> = tables.into_iter().chain(categories).collect();
+    (!parts.is_empty()).then(|| format!("the JVM's own (part of malloc): {}", parts.join("; ")))
 }
 
 /// The end of a long name.
