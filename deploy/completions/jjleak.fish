@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= sampled C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts full app= skip= sort= T/top= format= out= nodefraction= edgefraction= maxnodes= by= max-overhead= estimate baseline= strict v/verbose kernel-btf= h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= sampled load C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= max-rows= settle= outstanding verdicts full app= skip= sort= T/top= format= out= nodefraction= edgefraction= maxnodes= by= max-overhead= estimate baseline= strict v/verbose kernel-btf= h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -62,6 +62,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Follow child p
 complete -c jjleak -n "__fish_jjleak_needs_command" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l refresh-perf-map -d 'Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sampled -d 'Use the samples that the program draws itself and announces at probes (SDT); figures become estimates'
+complete -c jjleak -n "__fish_jjleak_needs_command" -l load -d 'Make a running JVM load the library that samples malloc: it stays until the JVM ends'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s C -l combined-only -d 'Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l threads -d 'Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s a -l show-allocs -d 'List the live blocks of each stack, at most the 100 largest'
@@ -125,6 +126,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l follow -d 'Follow 
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l refresh-perf-map -d 'Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sampled -d 'Use the samples that the program draws itself and announces at probes (SDT); figures become estimates'
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l load -d 'Make a running JVM load the library that samples malloc: it stays until the JVM ends'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s C -l combined-only -d 'Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l threads -d 'Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s a -l show-allocs -d 'List the live blocks of each stack, at most the 100 largest'
@@ -243,6 +245,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l follow -d 'Foll
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l refresh-perf-map -d 'Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l sampled -d 'Use the samples that the program draws itself and announces at probes (SDT); figures become estimates'
+complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l load -d 'Make a running JVM load the library that samples malloc: it stays until the JVM ends'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s C -l combined-only -d 'Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -l threads -d 'Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand growth" -s a -l show-allocs -d 'List the live blocks of each stack, at most the 100 largest'
@@ -293,6 +296,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l follow -d 'Follow
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l entry-and-return -d 'Probe the C library\'s malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l refresh-perf-map -d 'Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l sampled -d 'Use the samples that the program draws itself and announces at probes (SDT); figures become estimates'
+complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l load -d 'Make a running JVM load the library that samples malloc: it stays until the JVM ends'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s C -l combined-only -d 'Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -l threads -d 'Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand heap" -s a -l show-allocs -d 'List the live blocks of each stack, at most the 100 largest'

@@ -1,4 +1,4 @@
-//! Functions of the libraries that are loaded behind this one, from their symbol tables. `dlsym` would not do: before glibc 2.34 it is in a
+//! Functions of the loaded libraries, from their symbol tables. `dlsym` would not do: before glibc 2.34 it is in a
 //! library that a program may not have, and it allocates.
 
 #![expect(clippy::cast_possible_truncation, reason = "addresses and sizes in this process")]
@@ -8,25 +8,37 @@ use std::ptr;
 
 use libc::dl_phdr_info;
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_NULL, DT_STRTAB, DT_SYMTAB, DT_VERSYM, Dyn64, GnuHashHeader, HashHeader,
+    DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_NULL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRTAB, DT_SYMTAB,
+    DT_VERSYM, Dyn64, GnuHashHeader, HashHeader, R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT, Rela64,
     SHN_UNDEF, STT_GNU_IFUNC, Sym64, VERSYM_HIDDEN, gnu_hash, hash,
 };
 use object::{LittleEndian, U32};
 
 type Symbol = Sym64<LittleEndian>;
+type Relocation = Rela64<LittleEndian>;
 
 /// Search for a function in the loaded libraries.
 struct Search<'a> {
     name: &'a CStr,
-    /// True behind this library.
-    is_behind: bool,
+    /// True where libraries count: behind this one, or all others.
+    counts: bool,
     found: *mut c_void,
 }
 
 /// First function of a name behind this library; null if there is none.
 #[cold]
 pub(crate) fn next(name: &CStr) -> *mut c_void {
-    let mut search = Search { name, is_behind: false, found: ptr::null_mut() };
+    search(Search { name, counts: false, found: ptr::null_mut() })
+}
+
+/// First function of a name in another library than this one: what the program finds, unless a library has its own; null if there is
+/// none.
+#[cold]
+pub(crate) fn first(name: &CStr) -> *mut c_void {
+    search(Search { name, counts: true, found: ptr::null_mut() })
+}
+
+fn search(mut search: Search<'_>) -> *mut c_void {
     // SAFETY: the search outlives the call, and nobody else has it.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
@@ -34,24 +46,33 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
 
 /// Visits a library; they come in the order of their loading. Returns 1 to end the search.
 unsafe extern "C" fn visit(library: *mut dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    static OWN: u8 = 0;
-    // SAFETY: a library that stays loaded during the call, and the search of `next`.
+    // SAFETY: a library that stays loaded during the call, and the search of `search`.
     unsafe {
         let (library, search) = (&*library, &mut *search.cast::<Search>());
-        if search.is_behind {
+        if is_own(library) {
+            search.counts = true;
+        } else if search.counts {
             search.found = Tables::of(library).map_or(ptr::null_mut(), |tables| tables.function(search.name));
-        } else {
-            search.is_behind = has(library, (&raw const OWN).addr());
         }
         c_int::from(!search.found.is_null())
     }
+}
+
+/// Returns true for this library.
+///
+/// # Safety
+/// The library must be loaded.
+pub(crate) unsafe fn is_own(library: &dl_phdr_info) -> bool {
+    static OWN: u8 = 0;
+    // SAFETY: as promised by the caller.
+    unsafe { has(library, (&raw const OWN).addr()) }
 }
 
 /// Returns true if an address is in a library.
 ///
 /// # Safety
 /// The library must be loaded.
-unsafe fn has(library: &dl_phdr_info, address: usize) -> bool {
+pub(crate) unsafe fn has(library: &dl_phdr_info, address: usize) -> bool {
     // SAFETY: as promised by the caller.
     let mut segments = unsafe { segments(library, libc::PT_LOAD) };
     segments.any(|(begin, bytes)| address.wrapping_sub(begin) < bytes)
@@ -61,7 +82,7 @@ unsafe fn has(library: &dl_phdr_info, address: usize) -> bool {
 ///
 /// # Safety
 /// The library must be loaded.
-unsafe fn segments(library: &dl_phdr_info, kind: u32) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) unsafe fn segments(library: &dl_phdr_info, kind: u32) -> impl Iterator<Item = (usize, usize)> {
     let base = library.dlpi_addr as usize;
     (0..usize::from(library.dlpi_phnum)).filter_map(move |index| {
         // SAFETY: one of as many headers.
@@ -70,20 +91,31 @@ unsafe fn segments(library: &dl_phdr_info, kind: u32) -> impl Iterator<Item = (u
     })
 }
 
+/// Place that the loader fills with the address of a symbol.
+pub(crate) struct Import<'a> {
+    pub(crate) name: &'a CStr,
+    pub(crate) place: usize,
+    /// True if the library defines the symbol itself.
+    pub(crate) is_defined: bool,
+}
+
 /// Tables that a library is linked by; null for those that it lacks.
-struct Tables {
+pub(crate) struct Tables {
     base: usize,
     symbols: *const Symbol,
     names: *const c_char,
     versions: *const u16,
     gnu_hash: *const GnuHashHeader<LittleEndian>,
     hash: *const HashHeader<LittleEndian>,
+    /// Relocations: those of the procedure linkage table, and the others, with their sizes in bytes.
+    calls: (*const Relocation, usize),
+    others: (*const Relocation, usize),
 }
 
 impl Tables {
     /// # Safety
     /// The library must be loaded.
-    unsafe fn of(library: &dl_phdr_info) -> Option<Self> {
+    pub(crate) unsafe fn of(library: &dl_phdr_info) -> Option<Self> {
         let base = library.dlpi_addr as usize;
         // SAFETY: as promised by the caller.
         let (dynamic, _) = unsafe { segments(library, libc::PT_DYNAMIC) }.next()?;
@@ -94,6 +126,8 @@ impl Tables {
             versions: ptr::null(),
             gnu_hash: ptr::null(),
             hash: ptr::null(),
+            calls: (ptr::null(), 0),
+            others: (ptr::null(), 0),
         };
         let mut entry = dynamic as *const Dyn64<LittleEndian>;
         loop {
@@ -109,12 +143,43 @@ impl Tables {
                 DT_VERSYM => tables.versions = place as *const _,
                 DT_GNU_HASH => tables.gnu_hash = place as *const _,
                 DT_HASH => tables.hash = place as *const _,
+                DT_JMPREL => tables.calls.0 = place as *const _,
+                DT_PLTRELSZ => tables.calls.1 = value,
+                DT_RELA => tables.others.0 = place as *const _,
+                DT_RELASZ => tables.others.1 = value,
                 _ => {}
             }
             // SAFETY: as above.
             entry = unsafe { entry.add(1) };
         }
         (!tables.symbols.is_null() && !tables.names.is_null()).then_some(tables)
+    }
+
+    /// Relocations with the value of a symbol.
+    ///
+    /// # Safety
+    /// The library must stay loaded.
+    pub(crate) unsafe fn imports(&self) -> impl Iterator<Item = Import<'_>> {
+        let all = [self.calls, self.others].into_iter().filter(|(first, _)| !first.is_null());
+        let all = all.flat_map(|(first, bytes)| {
+            // SAFETY: as many relocations as the linker says.
+            (0..bytes / size_of::<Relocation>()).map(move |index| unsafe { &*first.add(index) })
+        });
+        all.filter_map(|relocation| {
+            let symbol = relocation.r_sym(LittleEndian, false) as usize;
+            let is_value = [R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT]
+                .contains(&relocation.r_type(LittleEndian, false));
+            if symbol == 0 || !is_value || relocation.r_addend.get(LittleEndian) != 0 {
+                return None;
+            }
+            // SAFETY: a symbol of the table, and its name, which is terminated.
+            let (symbol, name) = unsafe {
+                let symbol = &*self.symbols.add(symbol);
+                (symbol, CStr::from_ptr(self.names.add(symbol.st_name.get(LittleEndian) as usize)))
+            };
+            let place = self.base.wrapping_add(relocation.r_offset.get(LittleEndian) as usize);
+            Some(Import { name, place, is_defined: symbol.st_shndx.get(LittleEndian) != SHN_UNDEF })
+        })
     }
 
     /// A function that the library defines; null if it does not.

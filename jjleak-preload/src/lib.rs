@@ -7,10 +7,14 @@
 //! The library names no other: glibc 2.17 and later, and musl, have all that it needs.
 //!
 //! - `operators`: C++'s operators.
+//! - `agent`: a JVM that loads the library while it runs.
+//! - `imports`: makes the libraries of such a process call these functions.
 //! - `next`: the next library's functions.
 //! - `elf`: looks them up.
 
+mod agent;
 mod elf;
+mod imports;
 mod next;
 mod operators;
 
@@ -51,18 +55,27 @@ fn distance() -> u64 {
 fn read_distance() -> u64 {
     // SAFETY: a terminated name; whoever changes the environment in another thread breaks the program anyway.
     let value = unsafe { libc::getenv(DISTANCE.as_ptr()) };
-    let mut bytes = 0u64;
-    if !value.is_null() {
-        // SAFETY: a terminated string.
-        for byte in unsafe { std::ffi::CStr::from_ptr(value) }.to_bytes() {
-            let digit = byte.wrapping_sub(b'0');
-            // A value that is no number is as none.
-            bytes = if digit < 10 { bytes.saturating_mul(10).saturating_add(u64::from(digit)) } else { 0 };
-        }
-    }
+    // SAFETY: null, or a terminated string.
+    let bytes = unsafe { number(value) };
     let bytes = if bytes == 0 { jjleak_sampler::DEFAULT_DISTANCE } else { bytes };
     BYTES.store(bytes, Ordering::Relaxed);
     bytes
+}
+
+/// The number in a text; 0 for a text that is none, and without a text.
+///
+/// # Safety
+/// Null, or a terminated string.
+unsafe fn number(text: *const std::ffi::c_char) -> u64 {
+    let mut number = 0u64;
+    if !text.is_null() {
+        // SAFETY: as promised by the caller.
+        for byte in unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes() {
+            let digit = byte.wrapping_sub(b'0');
+            number = if digit < 10 { number.saturating_mul(10).saturating_add(u64::from(digit)) } else { 0 };
+        }
+    }
+    number
 }
 
 /// A block from the next library's function, while samples are consumed.

@@ -8,6 +8,9 @@ use crate::elf;
 /// True once the functions were looked up. What is loaded later is not used: it can be unloaded.
 static IS_FOUND: AtomicBool = AtomicBool::new(false);
 
+/// True in a program that loaded this library while it ran: then all other libraries count, and not those behind this one alone.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
+
 /// A function, looked up once.
 pub(crate) struct Function {
     name: &'static CStr,
@@ -33,30 +36,34 @@ impl Function {
     /// Looks it up.
     #[cold]
     pub(crate) fn find(&self) -> *mut c_void {
-        let found = elf::next(self.name);
+        let found =
+            if IS_LATE.load(Ordering::Relaxed) { elf::first(self.name) } else { elf::next(self.name) };
         self.address.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// Defines a function that returns the next library's.
+/// Defines functions that return the next library's.
 macro_rules! functions {
     ($($function:ident, $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         $(
             #[inline]
             pub(crate) fn $function() -> Option<unsafe extern "C" fn($($argument),*) $(-> $result)?> {
-                static NEXT: Function = Function::new($symbol);
-                let address = NEXT.get();
                 // SAFETY: null is `None`, and anything else is a function of this type by its name.
-                unsafe { std::mem::transmute(address) }
+                unsafe { std::mem::transmute(next::$function.get()) }
             }
         )*
 
-        /// Looks all functions up, and takes those that there are from then on.
-        pub(crate) fn find() {
-            $(let _ = $function();)*
-            crate::operators::find();
-            IS_FOUND.store(true, Ordering::Relaxed);
+        #[expect(non_upper_case_globals, reason = "named after the functions")]
+        mod next {
+            use super::Function;
+
+            $(pub(super) static $function: Function = Function::new($symbol);)*
+        }
+
+        /// Looks the functions up.
+        fn find_all() {
+            $(next::$function.find();)*
         }
     };
 }
@@ -73,3 +80,30 @@ functions! {
     pvalloc, c"pvalloc": fn(usize) -> *mut c_void;
     usable_size, c"malloc_usable_size": fn(*mut c_void) -> usize;
 }
+
+/// Looks all functions up, and takes those that there are from then on.
+pub(crate) fn find() {
+    find_all();
+    crate::operators::find();
+    IS_FOUND.store(true, Ordering::Relaxed);
+}
+
+/// Looks all functions up in a program that has loaded this library while it ran. Nobody may have called one of this library's yet.
+pub(crate) fn find_late() {
+    IS_LATE.store(true, Ordering::Relaxed);
+    find();
+}
+
+/// Calls `visit` with each function of this library, and the one that it calls: its name, and the addresses of both.
+pub(crate) fn each(visit: &mut Visit<'_>) {
+    macro_rules! visit {
+        ($($function:ident)*) => {
+            $(visit(next::$function.name(), crate::$function as *mut c_void, next::$function.get());)*
+        };
+    }
+    visit!(malloc calloc realloc free posix_memalign aligned_alloc memalign valloc pvalloc);
+    crate::operators::each(visit);
+}
+
+/// Gets the name of a function, and the addresses of this library's and of the next one.
+pub(crate) type Visit<'a> = dyn FnMut(&'static CStr, *mut c_void, *mut c_void) + 'a;

@@ -9,7 +9,7 @@ use std::ptr;
 
 use jjleak_sampler::hooks;
 
-use crate::next::Function;
+use crate::next::{Function, Visit};
 use crate::{WAS_CALLED, aligned_alloc, allocated, elf, free, malloc};
 
 /// `const std::nothrow_t &`, which says that null is returned if there is no memory.
@@ -78,6 +78,12 @@ macro_rules! operators {
         pub(crate) fn find() {
             $(functions::$new.find();)*
             $(functions::$delete.find();)*
+        }
+
+        /// Calls `visit` with each operator of this library, and the one that it calls.
+        pub(crate) fn each(visit: &mut Visit<'_>) {
+            $(visit(functions::$new.name(), $new as *mut c_void, functions::$new.get());)*
+            $(visit(functions::$delete.name(), $delete as *mut c_void, functions::$delete.get());)*
         }
 
         $(

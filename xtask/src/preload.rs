@@ -19,8 +19,19 @@ pub(crate) const LIBRARY: &str = "libjjleak_preload.so";
 /// Optimized as one unit: otherwise, parts of Rust's standard library that are never called would stay, and what they need.
 const PROFILE: &str = "dist";
 /// Functions of the C library that it may need: glibc 2.17 has them, and musl.
-const NEEDED: [&str; 9] =
-    ["abort", "bcmp", "dl_iterate_phdr", "getenv", "getpid", "memcmp", "memcpy", "strlen", "__tls_get_addr"];
+const NEEDED: [&str; 11] = [
+    "abort",
+    "bcmp",
+    "dl_iterate_phdr",
+    "getenv",
+    "getpid",
+    "madvise",
+    "memcmp",
+    "memcpy",
+    "mprotect",
+    "strlen",
+    "__tls_get_addr",
+];
 
 /// Builds the library into a folder, with these further settings of cargo.
 pub(crate) fn build(folder: &Path, set: impl FnOnce(&mut Command)) -> Result<PathBuf> {
@@ -49,7 +60,7 @@ pub(crate) fn build(folder: &Path, set: impl FnOnce(&mut Command)) -> Result<Pat
         .args([
             "-shared",
             "-nostdlib",
-            "-Wl,--gc-sections,--undefined=malloc,-z,now,--strip-debug,--build-id=sha1",
+            "-Wl,--gc-sections,-Bsymbolic,--undefined=malloc,--undefined=Agent_OnAttach,-z,now,--strip-debug,--build-id=sha1",
         ])
         .arg(format!("-Wl,--version-script={}", exports.display()))
         .arg(&archive)

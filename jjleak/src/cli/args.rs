@@ -135,6 +135,13 @@ pub(super) struct Args {
     #[arg(conflicts_with_all = ["symbols_prefix", "allocators", "entry_and_return"])]
     pub(super) sampled: bool,
 
+    /// Make a running JVM load the library that samples malloc: it stays until the JVM ends
+    ///
+    /// jjleak asks the JVM as jcmd does. JDK 21 and later print a warning then (JEP 451). A JVM that runs with
+    /// -XX:-EnableDynamicAgentLoading or -XX:+DisableAttachMechanism refuses. Nothing is ever loaded into other programs.
+    #[arg(long, requires_all = ["sampled", "pid"])]
+    pub(super) load: bool,
+
     /// Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages
     #[arg(short = 'C', long, conflicts_with_all = ["older", "show_allocs", "sample_rate", "sample_bytes"])]
     pub(super) combined_only: bool,

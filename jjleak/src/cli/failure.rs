@@ -179,6 +179,11 @@ impl From<session::Error> for Failure {
                 "omit --sampled: jjleak -p PID counts allocations without the program's help; a library with such probes has to be \
                  part of the program",
             ),
+            E::NotLoaded(_) => (
+                OTHER,
+                "omit --load, and start the JVM with LD_PRELOAD (docs/samples.md); or omit --sampled: jjleak -p PID counts allocations \
+                 without the program's help",
+            ),
             E::SavedFile(error) => return error.into(),
             E::TooManyProcesses(_) => (OTHER, "profile fewer processes, or raise --max-processes"),
             E::CountCalls => (

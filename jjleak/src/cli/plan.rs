@@ -18,6 +18,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let variables = sampler::variables(args, &subject)?;
+    let agent = sampler::agent(args)?;
     let allocators = allocator_tables::choice(args)?;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
         let what = "--max-overhead supports one process only: give one -p";
@@ -32,6 +33,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
         listing: listing(args),
         coverage: args.coverage()?,
         cost_bound: args.max_overhead.map(bound),
+        agent,
         asks_for_perf_maps: args.refresh_perf_map,
         schedule: Schedule {
             interval: args.interval,

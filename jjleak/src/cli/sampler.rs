@@ -1,4 +1,5 @@
-//! The library that draws samples of malloc in a command that jjleak starts (`jjleak --sampled -- CMD`).
+//! The library that draws samples of malloc: in a command that jjleak starts (`jjleak --sampled -- CMD`), and in a running JVM that is to load
+//! it (`--load`).
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,6 +11,7 @@ use super::args::{Args, Subject};
 use super::failure::{Failure, OTHER};
 use crate::allocators;
 use crate::file_content::{Content, LazyFile};
+use crate::jcmd::Agent;
 
 /// Name of the library's file.
 const LIBRARY: &str = "libjjleak_preload.so";
@@ -30,10 +32,10 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
     }
     let Subject::Command(words) = subject else {
         return match args.sample_bytes {
-            Some(_) => Err(Failure::usage(
+            Some(_) if !args.load => Err(Failure::usage(
                 "--sample-bytes: a running program draws its samples itself, by its own settings".to_owned(),
             )),
-            None => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         };
     };
     if args.sample_bytes.is_none() && words.first().is_some_and(|program| announces_samples(program)) {
@@ -41,9 +43,7 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
     }
     let Some(library) = find() else {
         return match args.sample_bytes {
-            Some(_) => Err(Failure::usage(format!(
-                "--sample-bytes: there is no {LIBRARY} beside jjleak, in ../lib/jjleak, or where {PATH} says"
-            ))),
+            Some(_) => Err(missing("--sample-bytes")),
             None => Ok(Vec::new()),
         };
     };
@@ -57,6 +57,25 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
     let mut variables = vec![(PRELOAD, preload(&library, env::var_os(PRELOAD)))];
     variables.extend(args.sample_bytes.map(|bytes| (DISTANCE, bytes.to_string().into())));
     Ok(variables)
+}
+
+/// The library that a running JVM is to load.
+pub(super) fn agent(args: &Args) -> Result<Option<Agent>, Failure> {
+    if !args.load {
+        return Ok(None);
+    }
+    let library = find().ok_or_else(|| missing("--load"))?;
+    let library = library.into_os_string().into_string().map_err(|path| {
+        Failure::usage(format!("--load: {} is no text, which a JVM needs", path.display()))
+    })?;
+    let options = args.sample_bytes.map_or(String::new(), |bytes| bytes.to_string());
+    Ok(Some(Agent { library, options }))
+}
+
+fn missing(option: &str) -> Failure {
+    Failure::usage(format!(
+        "{option}: there is no {LIBRARY} beside jjleak, in ../lib/jjleak, or where {PATH} says"
+    ))
 }
 
 /// Returns true if a program's own file has the probes: two samplers would announce the same blocks.

@@ -8,7 +8,7 @@ use super::args::Args;
 use crate::profile::SourceKind;
 
 /// IDs of options about blocks of native memory.
-pub(super) const OF_BLOCKS: [&str; 18] = [
+pub(super) const OF_BLOCKS: [&str; 19] = [
     "min_size",
     "max_size",
     "obj",
@@ -27,6 +27,7 @@ pub(super) const OF_BLOCKS: [&str; 18] = [
     "estimate",
     "baseline",
     "sampled",
+    "load",
 ];
 
 /// A source of profiles.

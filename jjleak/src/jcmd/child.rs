@@ -29,6 +29,10 @@ use crate::processes::{Credentials, Pid, Process};
 /// First argument that makes jjleak run as this process.
 pub const VERB: &str = "ask-jvm";
 
+/// Argument that allows the process to send the JVM a signal, and the one that does not.
+pub(super) const WITH_SIGNAL: &str = "signal";
+pub(super) const WITHOUT_SIGNAL: &str = "socket";
+
 /// Interval at which to check for the JVM's listener. The JDK's own tools use the same.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time left to a JVM that has been sent SIGQUIT when jjleak stops; it answers within milliseconds.
@@ -54,30 +58,43 @@ struct Arguments {
     pid: Pid,
     start_time: u64,
     may_signal: bool,
+    /// Arguments of the request.
+    words: Vec<String>,
 }
 
 fn parse(arguments: &[String]) -> Option<Arguments> {
-    let [question, pid, start_time, rest @ ..] = arguments else { return None };
+    let [question, pid, start_time, access, words @ ..] = arguments else { return None };
     Some(Arguments {
         question: Question::named(question)?,
         pid: Pid::new(pid.parse().ok()?)?,
         start_time: start_time.parse().ok()?,
-        may_signal: rest == ["signal"],
+        may_signal: access == WITH_SIGNAL,
+        words: words.to_vec(),
     })
 }
 
 fn ask(arguments: &Arguments) -> Result<String, String> {
-    let Arguments { question, pid, start_time, may_signal } = *arguments;
+    let Arguments { question, pid, start_time, may_signal, ref words } = *arguments;
     let deadline = Instant::now() + question.time_limit();
     let target = Target::open(pid, start_time, question)?;
     target.enter()?;
+    if question == Question::LoadAgent {
+        let library = words.first().ok_or("no library is named")?;
+        File::open(library)
+            .map_err(|error| format!("its user cannot open {library} in its root directory: {error}"))?;
+    }
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", target.own_pid));
     let stream = match connect(&socket, target.credentials)? {
         Some(stream) => stream,
         None if may_signal => target.start_listener(&socket, deadline, &io::stdin())?,
         None => return Err("its attach listener is not running, and it must not be sent SIGQUIT".to_owned()),
     };
-    request(stream, question, deadline, io::stdin())
+    let answer = request(stream, question, words, deadline, io::stdin())?;
+    if answer.contains(question.wanted()) {
+        Ok(answer)
+    } else {
+        Err(format!("it answered: {}", answer.lines().next().unwrap_or("nothing")))
+    }
 }
 
 /// The JVM, held by descriptors that keep referring to it.
@@ -257,6 +274,7 @@ fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, 
 fn request(
     mut stream: UnixStream,
     question: Question,
+    words: &[String],
     deadline: Instant,
     stop: impl AsFd,
 ) -> Result<String, String> {
@@ -270,9 +288,7 @@ fn request(
         stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
     };
     limit(&stream).map_err(failed)?;
-    // Protocol version, command and its three arguments.
-    let message = format!("1\0jcmd\0{}\0\0\0", question.command());
-    stream.write_all(message.as_bytes()).map_err(failed)?;
+    stream.write_all(question.message(words).as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
     let mut part = [0; 4096];
     while Instant::now() < deadline && (answer.len() as u64) < question.longest() {
@@ -317,7 +333,7 @@ mod tests {
     fn a_jvm_that_never_answers_is_left_alone_at_the_deadline() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (stop, parent) = UnixStream::pair().unwrap();
-        let outcome = request(ours, Question::PerfMap, Instant::now() + Duration::from_millis(20), stop);
+        let outcome = request(ours, Question::PerfMap, &[], Instant::now() + Duration::from_millis(20), stop);
         assert_eq!(outcome, Err("it did not answer in time".to_owned()));
         drop((theirs, parent));
     }
@@ -328,7 +344,7 @@ mod tests {
         let (stop, parent) = UnixStream::pair().unwrap();
         drop(parent);
         assert_eq!(
-            request(ours, Question::PerfMap, Instant::now() + Question::PerfMap.time_limit(), stop),
+            request(ours, Question::PerfMap, &[], Instant::now() + Question::PerfMap.time_limit(), stop),
             Err(String::new())
         );
         drop(theirs);
@@ -340,7 +356,8 @@ mod tests {
         let babble = std::thread::spawn(move || while theirs.write_all(&[b'0'; 4096]).is_ok() {});
         let (stop, parent) = UnixStream::pair().unwrap();
         assert!(
-            request(ours, Question::PerfMap, Instant::now() + Question::PerfMap.time_limit(), stop).is_err()
+            request(ours, Question::PerfMap, &[], Instant::now() + Question::PerfMap.time_limit(), stop)
+                .is_err()
         );
         drop(parent);
         babble.join().unwrap();

@@ -1,19 +1,11 @@
 //! Live objects by class, as HotSpot counts them on request.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::process::Child;
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::request::helper;
+use super::request::ask;
 use super::{Access, Question};
 use crate::jvm::class_in_source;
 use crate::processes::Process;
-
-/// Time beyond that of the JVM's answer after which the helper process is killed. It gives up earlier itself, unless it is blocked.
-const GRACE: Duration = Duration::from_secs(3);
 
 /// Live objects of each class, by its name in source notation.
 pub type ClassHistogram = BTreeMap<String, Held>;
@@ -29,37 +21,7 @@ pub struct Held {
 
 /// Asks a JVM for its class histogram. It makes a full collection first, in which it stops. Blocks.
 pub fn class_histogram(process: &Process, access: Access) -> Result<ClassHistogram, String> {
-    let question = Question::ClassHistogram;
-    let mut child = helper(question, process, access).spawn().map_err(|error| error.to_string())?;
-    let answer = read(&mut child, question);
-    if answer.is_err() {
-        // It may have ended by now.
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    let answer = answer.map_err(|error| error.to_string())?;
-    if status.success() { parse_histogram(&answer) } else { Err(answer.trim().to_owned()) }
-}
-
-/// All that the child says.
-fn read(child: &mut Child, question: Question) -> io::Result<String> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time");
-    let mut pipe = child.stdout.take().ok_or_else(late)?;
-    let deadline = Instant::now() + question.time_limit() + GRACE;
-    let (mut answer, mut part) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        let left = deadline.checked_duration_since(Instant::now()).ok_or_else(late)?;
-        let mut waits = [PollFd::new(&pipe, PollFlags::IN)];
-        poll(&mut waits, Timespec::try_from(left).ok().as_ref())?;
-        if waits[0].revents().is_empty() {
-            continue;
-        }
-        let length = pipe.read(&mut part)?;
-        answer.extend(part.iter().take(length));
-        if length == 0 || answer.len() as u64 > question.longest() {
-            return Ok(String::from_utf8_lossy(&answer).into_owned());
-        }
-    }
+    parse_histogram(&ask(Question::ClassHistogram, process, access, &[])?)
 }
 
 /// Reads lines such as `   1:        12345      1234567  [B (java.base@17.0.1)`.

@@ -1,24 +1,27 @@
-//! Diagnostic commands that jjleak sends to a JVM.
+//! Requests that jjleak sends to a JVM.
 
 use std::time::Duration;
 
-/// A diagnostic command of HotSpot.
+/// A diagnostic command of HotSpot, or the command to load a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// Write a perf map.
     PerfMap,
     /// Count the live objects of each class, after a full collection.
     ClassHistogram,
+    /// Load a library, and call its `Agent_OnAttach`.
+    LoadAgent,
 }
 
 impl Question {
-    const ALL: [Self; 2] = [Self::PerfMap, Self::ClassHistogram];
+    const ALL: [Self; 3] = [Self::PerfMap, Self::ClassHistogram, Self::LoadAgent];
 
     /// Name in the arguments of the helper process.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::PerfMap => "perf-map",
             Self::ClassHistogram => "class-histogram",
+            Self::LoadAgent => "load-agent",
         }
     }
 
@@ -31,6 +34,24 @@ impl Question {
         match self {
             Self::PerfMap => "Compiler.perfmap",
             Self::ClassHistogram => "GC.class_histogram",
+            Self::LoadAgent => "load",
+        }
+    }
+
+    /// What the JVM gets: the version of the protocol, a command, and three arguments. `words` are the path of a library and its options.
+    pub(super) fn message(self, words: &[String]) -> String {
+        let command = self.command();
+        match (self, words) {
+            (Self::LoadAgent, [library, options]) => format!("1\0{command}\0{library}\0true\0{options}\0"),
+            _ => format!("1\0jcmd\0{command}\0\0\0"),
+        }
+    }
+
+    /// Text that an answer to a request that succeeded has.
+    pub(super) const fn wanted(self) -> &'static str {
+        match self {
+            Self::PerfMap | Self::ClassHistogram => "",
+            Self::LoadAgent => "return code: 0",
         }
     }
 
@@ -38,7 +59,7 @@ impl Question {
     pub(super) const fn first_version(self) -> u64 {
         match self {
             Self::PerfMap => 17,
-            Self::ClassHistogram => 8,
+            Self::ClassHistogram | Self::LoadAgent => 8,
         }
     }
 
@@ -46,6 +67,7 @@ impl Question {
     pub(super) const fn time_limit(self) -> Duration {
         match self {
             Self::PerfMap => Duration::from_secs(5),
+            Self::LoadAgent => Duration::from_secs(10),
             Self::ClassHistogram => Duration::from_secs(60),
         }
     }
@@ -53,7 +75,7 @@ impl Question {
     /// Maximum length of the answer.
     pub(super) const fn longest(self) -> u64 {
         match self {
-            Self::PerfMap => 64 << 10,
+            Self::PerfMap | Self::LoadAgent => 64 << 10,
             // 100,000 classes.
             Self::ClassHistogram => 16 << 20,
         }

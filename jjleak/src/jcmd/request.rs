@@ -1,4 +1,4 @@
-//! A running request to a JVM.
+//! Requests to a JVM: one that runs by itself, and one that is waited for.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -6,11 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::child::{WITH_SIGNAL, WITHOUT_SIGNAL};
 use super::{Access, Question, VERB};
 use crate::processes::Process;
 
-/// Time after which the child is killed. It gives up earlier itself, unless it is blocked.
-const LIMIT: Duration = Duration::from_secs(8);
+/// Time beyond that of the JVM's answer after which the child is killed. It gives up earlier itself, unless it is blocked.
+const BLOCKED: Duration = Duration::from_secs(3);
 /// Time within which a stopped child must end. It gives half of this to a JVM that has been sent a signal.
 const GRACE: Duration = Duration::from_secs(1);
 /// Interval at which to check whether it has ended.
@@ -19,12 +22,13 @@ const POLL: Duration = Duration::from_millis(5);
 const MAX_ANSWER: u64 = 512;
 
 /// The helper process that asks. It stops when the pipe to its stdin closes.
-pub(super) fn helper(question: Question, process: &Process, access: Access) -> Command {
+fn helper(question: Question, process: &Process, access: Access, words: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .args([VERB, question.name()])
         .args([process.pid.to_string(), process.start_time.to_string()])
-        .args((access == Access::SocketOrSignal).then_some("signal"))
+        .arg(if access == Access::SocketOrSignal { WITH_SIGNAL } else { WITHOUT_SIGNAL })
+        .args(words)
         .env_clear()
         // Signals from the terminal must not end it before it has cleaned up.
         .process_group(0)
@@ -34,11 +38,51 @@ pub(super) fn helper(question: Question, process: &Process, access: Access) -> C
     command
 }
 
+/// Asks a JVM, and returns its answer. Blocks.
+pub(super) fn ask(
+    question: Question,
+    process: &Process,
+    access: Access,
+    words: &[&str],
+) -> Result<String, String> {
+    let mut child = helper(question, process, access, words).spawn().map_err(|error| error.to_string())?;
+    let answer = read(&mut child, question);
+    if answer.is_err() {
+        // It may have ended by now.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    let answer = answer.map_err(|error| error.to_string())?;
+    if status.success() { Ok(answer) } else { Err(answer.trim().to_owned()) }
+}
+
+/// All that the child says.
+fn read(child: &mut Child, question: Question) -> io::Result<String> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time");
+    let mut pipe = child.stdout.take().ok_or_else(late)?;
+    let deadline = Instant::now() + question.time_limit() + BLOCKED;
+    let (mut answer, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = deadline.checked_duration_since(Instant::now()).ok_or_else(late)?;
+        let mut waits = [PollFd::new(&pipe, PollFlags::IN)];
+        poll(&mut waits, Timespec::try_from(left).ok().as_ref())?;
+        if waits[0].revents().is_empty() {
+            continue;
+        }
+        let length = pipe.read(&mut part)?;
+        answer.extend(part.iter().take(length));
+        if length == 0 || answer.len() as u64 > question.longest() {
+            return Ok(String::from_utf8_lossy(&answer).into_owned());
+        }
+    }
+}
+
 /// A running request.
 #[derive(Debug)]
 pub struct Request {
     child: Child,
-    since: Instant,
+    what: &'static str,
+    deadline: Instant,
 }
 
 /// State of a request.
@@ -46,23 +90,33 @@ pub struct Request {
 pub enum State {
     /// Still running.
     Running,
-    /// The JVM has written its perf map.
+    /// The JVM has done it.
     Done,
-    /// The JVM has written no perf map, for this reason.
+    /// The JVM has not done it, for this reason.
     Failed(String),
 }
 
 impl Request {
     /// Starts a request for a perf map.
-    pub fn begin(process: &Process, access: Access) -> io::Result<Self> {
-        let child = helper(Question::PerfMap, process, access).spawn()?;
-        Ok(Self { child, since: Instant::now() })
+    pub fn perf_map(process: &Process, access: Access) -> io::Result<Self> {
+        Self::begin(Question::PerfMap, process, access, &[], "perf map")
+    }
+
+    pub(super) fn begin(
+        question: Question,
+        process: &Process,
+        access: Access,
+        words: &[&str],
+        what: &'static str,
+    ) -> io::Result<Self> {
+        let child = helper(question, process, access, words).spawn()?;
+        Ok(Self { child, what, deadline: Instant::now() + question.time_limit() + BLOCKED })
     }
 
     /// Polls the state. Must not be called again once the request has ended.
     pub fn state(&mut self) -> State {
         match self.child.try_wait() {
-            Ok(None) if self.since.elapsed() < LIMIT => State::Running,
+            Ok(None) if Instant::now() < self.deadline => State::Running,
             Ok(None) => State::Failed("it did not answer in time".to_owned()),
             Ok(Some(status)) if status.success() => State::Done,
             Ok(Some(_)) => State::Failed(self.answer()),
@@ -97,7 +151,7 @@ impl Drop for Request {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(said) = self.said() {
-            tracing::warn!("gave up waiting for the JVM's perf map: {said}");
+            tracing::warn!("gave up waiting for the JVM's {}: {said}", self.what);
         }
     }
 }

@@ -27,6 +27,9 @@ pub enum Unfit {
     /// The attach mechanism is disabled.
     #[error("it runs with -XX:+DisableAttachMechanism")]
     Disabled,
+    /// It may not be asked to load a library.
+    #[error("it runs with -XX:-EnableDynamicAgentLoading, and loads no library on request")]
+    LoadsNothing,
     /// The JDK is too old.
     #[error("JDK {version} has no {}: JDK {} and later have", question.command(), question.first_version())]
     Version {
@@ -53,6 +56,11 @@ pub fn access<M: Memory>(description: Option<&Description<M>>, question: Questio
     match (description.is_on("DisableAttachMechanism"), description.is_on("ReduceSignalUsage")) {
         (Some(true), _) => Err(Unfit::Disabled),
         _ if (1..question.first_version()).contains(&version) => Err(Unfit::Version { version, question }),
+        _ if question == Question::LoadAgent
+            && description.is_on("EnableDynamicAgentLoading") == Some(false) =>
+        {
+            Err(Unfit::LoadsNothing)
+        }
         (_, Some(true)) => Ok(Access::Socket(Unfit::ReducedSignals)),
         (Some(false), Some(false)) => Ok(Access::SocketOrSignal),
         _ => Ok(Access::Socket(Unfit::UnknownFlags)),

@@ -15,7 +15,7 @@ pub fn is_library(module: &Module) -> bool {
 /// Returns whether a file describes the HotSpot in it.
 #[must_use]
 pub fn describes_itself(module: &Module) -> bool {
-    module.exports_word(STRUCTS)
+    module.exported_word(STRUCTS).is_some()
 }
 
 /// The JVM's library and its load bias.

@@ -9,9 +9,9 @@ use crate::file_content::{Content, Window};
 /// Bytes of a pointer.
 const POINTER_BYTES: u64 = 8;
 
-/// Returns true if a 64-bit ELF file exports a variable of this name that has the size of a pointer. The sizes are compared
+/// Address of a variable that a 64-bit ELF file exports under this name and with the size of a pointer. The sizes are compared
 /// first: few variables have that size, so that few names are read.
-pub(super) fn exports_word(elf: Content<'_>, name: &str) -> bool {
+pub(super) fn word(elf: Content<'_>, name: &str) -> Option<u64> {
     let search = || {
         let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
         let sections = header.sections(LittleEndian, elf).ok()?;
@@ -27,9 +27,10 @@ pub(super) fn exports_word(elf: Content<'_>, name: &str) -> bool {
                 && symbol.st_size(LittleEndian) == POINTER_BYTES
                 && symbol.st_shndx(LittleEndian) != SHN_UNDEF
         };
-        Some(symbols.iter().filter(is_word).any(|symbol| !name.is_empty() && has_name(symbol)))
+        let found = symbols.iter().filter(is_word).find(|symbol| !name.is_empty() && has_name(symbol));
+        Some(found?.st_value(LittleEndian))
     };
-    search().unwrap_or_default()
+    search()
 }
 
 #[cfg(test)]
@@ -52,8 +53,8 @@ mod tests {
         let library = File::open(folder.path().join("words.so")).unwrap();
         let library = LazyFile::new(&library).unwrap();
         let found = ["word", "hidden", "byte", "elsewhere", "function", ""]
-            .map(|name| exports_word(Content::from(&library), name));
+            .map(|name| word(Content::from(&library), name).is_some());
         assert_eq!(found, [true, false, false, false, false, false]);
-        assert!(!exports_word(Content::Memory(b"no ELF file"), "word"));
+        assert_eq!(word(Content::Memory(b"no ELF file"), "word"), None);
     }
 }

@@ -32,8 +32,8 @@ pub struct Module {
     headers: Headers,
     /// A process that has it mapped.
     mapped_by: Pid,
-    /// Results of [`Module::exports_word`].
-    exported: RefCell<BTreeMap<&'static str, bool>>,
+    /// Results of [`Module::exported_word`].
+    exported: RefCell<BTreeMap<&'static str, Option<u64>>>,
     /// A debug file that is not where debuggers look for it.
     debug_file: OnceCell<File>,
 }
@@ -100,10 +100,10 @@ impl Module {
         if self.build_id().is_empty() { self.version.key() } else { self.build_id().to_owned() }
     }
 
-    /// Returns true if it exports a variable of this name that has the size of a pointer. Cached.
+    /// Address of a variable that it exports under this name and with the size of a pointer. Cached.
     #[must_use]
-    pub fn exports_word(&self, name: &'static str) -> bool {
-        let read = || self.content().is_ok_and(|file| exports::exports_word(Content::from(&file), name));
+    pub fn exported_word(&self, name: &'static str) -> Option<u64> {
+        let read = || exports::word(Content::from(&self.content().ok()?), name);
         *self.exported.borrow_mut().entry(name).or_insert_with(read)
     }
 

@@ -159,7 +159,11 @@ impl Observer for Reports {
     fn notify(&mut self, notice: &Notice<'_>) {
         let end = match notice {
             Notice::Attaching | Notice::Attached(_) => "; Ctrl-C for the final report",
-            Notice::Ended(_) | Notice::RunsOn(..) | Notice::LeftOut(_) => "",
+            Notice::Loading(..)
+            | Notice::Loaded(..)
+            | Notice::Ended(_)
+            | Notice::RunsOn(..)
+            | Notice::LeftOut(_) => "",
         };
         print(&format!("{notice}{end}"));
     }

@@ -92,6 +92,7 @@ fn plan() -> Plan {
             ..AllocatorChoice::default()
         },
         cost_bound: None,
+        agent: None,
         asks_for_perf_maps: false,
         baseline: None,
         listing: Listing::Always,

@@ -1,7 +1,8 @@
 //! Start of a run: attaches to the processes.
 
+use super::agent_loading::load;
 use super::watch::Watch;
-use super::{Error, Observer, Plan, Session, Step, Summary, Target};
+use super::{Error, Notice, Observer, Plan, Session, Step, Summary, Target};
 use crate::attach::{self, Following};
 use crate::error_chain::chain;
 use crate::processes::{Launch, Pid, Process, Wanted};
@@ -31,6 +32,7 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         coverage,
         allocators,
         cost_bound,
+        agent,
         asks_for_perf_maps,
         baseline,
         listing,
@@ -47,6 +49,15 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
             check(&pids)?;
             observer.open(<[Pid; 1]>::try_from(&*pids).ok().map(|[pid]| pid))?;
             let mut watch = Watch::new(settings, coverage, listing, wanted, allocators, &pids)?;
+            if let Some(agent) = agent {
+                for pid in &pids {
+                    observer.notify(&Notice::Loading(*pid, &agent.library));
+                    if let Some(coverage) = load(*pid, &agent).map_err(Error::from)? {
+                        observer.notify(&Notice::Loaded(*pid, coverage.sampled, coverage.others));
+                    }
+                }
+                watch.keep_agent(agent);
+            }
             if cost_bound.is_some_and(|bound| !bound.is_patient) {
                 watch.rest_at_first()?;
             }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::SavedFileError;
+use super::{NotLoaded, SavedFileError};
 use crate::processes::Pid;
 use crate::{attach, processes};
 
@@ -29,6 +29,9 @@ pub enum Error {
     /// A process announces no samples.
     #[error(transparent)]
     NoSamples(#[from] NoSamples),
+    /// A process has not loaded the library that draws samples.
+    #[error(transparent)]
+    NotLoaded(#[from] NotLoaded),
     /// There is no room for another process.
     #[error("no room for process {0}: the process table is full")]
     TooManyProcesses(Pid),

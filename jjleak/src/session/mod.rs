@@ -2,6 +2,7 @@
 //!
 //! In: a [`Plan`]. Out: profiles, events and notices for an [`Observer`]; a [`Summary`], or an [`Error`].
 
+mod agent_loading;
 mod allocator_choice;
 mod begin;
 mod debuginfod;
@@ -40,6 +41,7 @@ use crate::profile::Profile;
 use waiting::{at, every, readable, ready};
 use watch::Watch;
 
+pub use agent_loading::NotLoaded;
 pub use allocator_choice::{AllocatorChoice, Probed};
 pub use debuginfod::{DebuginfodServers, NoDebuginfod};
 pub use dump_source::{DumpSource, Dumps, MAX_DUMPED};

@@ -102,6 +102,10 @@ pub enum Notice<'a> {
     Attaching,
     /// Probes are attached; the text says to what.
     Attached(String),
+    /// A process is asked to load a library.
+    Loading(Pid, &'a str),
+    /// It has, and this many places that call malloc are sampled, and others are not.
+    Loaded(Pid, u32, u32),
     /// A process has ended.
     Ended(&'a str),
     /// A command goes on when the run ends.
@@ -124,6 +128,20 @@ impl fmt::Display for Notice<'_> {
         match self {
             Self::Attaching => formatter.write_str("attaching to all matching processes"),
             Self::Attached(what) => write!(formatter, "attached to {what}"),
+            Self::Loading(pid, library) => write!(
+                formatter,
+                "asking process {pid} to load {library}, which stays until it ends; JDK 21 and later print a warning (JEP 451)"
+            ),
+            Self::Loaded(pid, sampled, 0) => {
+                write!(
+                    formatter,
+                    "process {pid} samples all {sampled} imports of malloc's functions in its libraries"
+                )
+            }
+            Self::Loaded(pid, sampled, others) => write!(
+                formatter,
+                "process {pid} samples {sampled} imports of malloc's functions in its libraries; {others} that lead elsewhere are not sampled"
+            ),
             Self::Ended(what) => formatter.write_str(what),
             Self::RunsOn(comm, pid) => write!(formatter, "{comm} keeps running as process {pid}"),
             Self::LeftOut(number) => {

@@ -8,6 +8,7 @@ use regex::Regex;
 use super::{AllocatorChoice, Probed};
 use crate::analyze::Baseline;
 use crate::attach::{Programs, Settings};
+use crate::jcmd::Agent;
 use crate::processes::{Pid, Streams};
 use crate::profile::{Coverage, SourceKind};
 
@@ -29,6 +30,8 @@ pub struct Plan {
     pub allocators: AllocatorChoice,
     /// Bound of the cost of profiling, for a single process.
     pub cost_bound: Option<CostBound>,
+    /// Library that running processes, which have to be JVMs, load first.
+    pub agent: Option<Agent>,
     /// True if JVMs are asked for perf maps.
     pub asks_for_perf_maps: bool,
     /// Profile that reports subtract.
@@ -107,6 +110,7 @@ impl Plan {
             coverage: Coverage { settle, ..Coverage::default() },
             allocators: AllocatorChoice::default(),
             cost_bound: None,
+            agent: None,
             asks_for_perf_maps: false,
             baseline: None,
             listing: Listing::AtEnd,

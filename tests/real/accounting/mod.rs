@@ -8,6 +8,7 @@ mod escapes;
 mod eviction;
 mod families;
 mod filters;
+mod loaded;
 mod mappings;
 mod modes;
 mod named_allocators;

@@ -82,6 +82,11 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("HeapClasses"))
     }
 
+    /// Starts the program that loads a library when it is told to.
+    pub(crate) fn start_late(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Late"))
+    }
+
     /// Starts the program with three loaders of one class.
     pub(crate) fn start_loaders(java: &Path, options: &[&str]) -> Self {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Loaders"))
@@ -296,6 +301,7 @@ pub(crate) fn classes() -> &'static Path {
                     "LeakUnsafe",
                     "Pace",
                     "Turns",
+                    "Late",
                     "Ways",
                     "Memory",
                     "HeapClasses",

@@ -5,6 +5,7 @@
 //! A process is updated from a *scan* of its mappings.
 
 mod accounting;
+mod agent_request;
 mod allocators;
 mod attach;
 mod children;
@@ -50,6 +51,7 @@ use crate::attach::{Attachment, Drained, Following, PendingHints, Scope, Setting
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::error_chain::chain;
+use crate::jcmd::Agent;
 use crate::processes::{Mapping, Module, Pid, Wanted, living_thread};
 use crate::profile::Coverage;
 use crate::session::{AllocatorChoice, Error, Listing, Probed};
@@ -82,6 +84,8 @@ pub(super) struct Watch {
     files: Files,
     stacks: Stacks,
     accounting: Accounting,
+    /// Library that the processes have loaded on request.
+    agent: Option<Agent>,
 }
 
 impl Watch {
@@ -111,6 +115,7 @@ impl Watch {
             lifecycle: Lifecycle::new(wanted, &settings),
             files,
             stacks: Stacks::new(cache, listing),
+            agent: None,
         })
     }
 
@@ -200,6 +205,7 @@ impl Watch {
         self.spare_children();
         self.name_new();
         self.ask_jvms();
+        self.tell_agents();
         self.accounting.meter.tick(&self.attachment);
         self.adjust_objects()?;
         self.receive_memory();

@@ -48,7 +48,7 @@ impl AskedJvm {
             Ok(Access::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
                 self.attempts += 1;
             }
-            Ok(access) => match Request::begin(process, access) {
+            Ok(access) => match Request::perf_map(process, access) {
                 Ok(request) => self.running = Some(request),
                 Err(error) => self.fail(process, "cannot be asked for a perf map", error.to_string()),
             },

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
+use super::agent_request::ToldJvm;
 use super::earlier_runs::Program;
 use super::image_files::ImageFiles;
 use super::jvm::WatchedJvm;
@@ -55,6 +56,8 @@ pub(super) struct Watched {
     pub(super) jvm: WatchedJvm,
     /// Names in its perf map, for other generated code.
     pub(super) perf_map: WatchedPerfMap,
+    /// Requests to its JVM to sample new libraries.
+    pub(super) told: ToldJvm,
     /// What the user has been warned of.
     pub(super) warned: Warned,
     /// Start of accounting, in nanoseconds of `CLOCK_MONOTONIC`, because the wall clock can be set.
@@ -119,6 +122,7 @@ impl Watched {
             scanned_at: Instant::now(),
             jvm: WatchedJvm::default(),
             perf_map: WatchedPerfMap::default(),
+            told: ToldJvm::default(),
             since_ns: now_ns(),
             is_armed: false,
             late: ImageFiles::default(),

@@ -295,6 +295,11 @@ pub(crate) fn sampler_to_preload() -> PathBuf {
     library
 }
 
+/// A library with a native method that allocates.
+pub(crate) fn late_library() -> PathBuf {
+    compile("liblate.so", &["java/late.c".to_owned()], &["-shared", "-fPIC", "-g", "-O1"])
+}
+
 /// A program that allocates by every function of malloc.
 pub(crate) fn every_way() -> PathBuf {
     compile("every_way", &["every_way.c".to_owned()], &[BOOKKEEPING, &["-O1"]].concat())
