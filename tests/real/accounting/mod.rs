@@ -15,6 +15,7 @@ mod named_allocators;
 mod operators;
 mod overflow;
 mod preloaded;
+mod sampler_soak;
 mod sampling;
 mod snapshots;
 mod threads;

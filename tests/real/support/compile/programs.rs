@@ -238,6 +238,15 @@ pub(crate) fn loading_late() -> (PathBuf, PathBuf) {
     )
 }
 
+/// A program with all that is hard for a sampler of malloc, and a library that it loads again and again.
+pub(crate) fn sampled_soak() -> (PathBuf, PathBuf) {
+    let source = ["sampled_soak.c".to_owned()];
+    (
+        compile("sampled-soak", &source, &["-O1", "-g", "-pthread"]),
+        compile("libsampled-soak.so", &source, &["-DLIBRARY", "-O1", "-shared", "-fPIC", "-fno-builtin"]),
+    )
+}
+
 /// A program that allocates in fibres.
 pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
     compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
