@@ -1,4 +1,5 @@
-//! Checks that a long-running daemon's use of memory, descriptors, threads, BPF objects and disk does not grow.
+//! Checks that a long-running daemon's use of memory, descriptors, threads, BPF objects and disk does not grow, and that a program can be
+//! sampled for a long time.
 
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ pub(crate) fn soak(minutes: u32) -> Result<ExitCode> {
     prerequisites::for_tests(false)?;
     let minutes = minutes.to_string();
     let variables = [(test::REQUIRE_BPF, "1"), (MINUTES, minutes.as_str())];
-    test::on_kernel("soak::", &variables, "run the daemon").context("the daemon takes more than at first")?;
+    test::on_kernel("soak::", &variables, "run the daemon and the sampler")
+        .context("the daemon takes more than at first, or a sampled program failed")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -230,7 +230,7 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         threads: settings.threads.into(),
         trace: settings.trace.into(),
         mapping_kinds: mappings.unwrap_or(MappingKinds::ANONYMOUS).0,
-        announced: (sampling == Sampling::Announced).into(),
+        announced: (settings.programs == Programs::Samples).into(),
         padding: [0; 4],
     })
 }

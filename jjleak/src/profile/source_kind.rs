@@ -38,6 +38,12 @@ impl SourceKind {
         matches!(self, Self::Malloc | Self::Sampled | Self::File)
     }
 
+    /// Returns whether the figures are those of the allocations of a process.
+    #[must_use]
+    pub const fn is_of_allocations(self) -> bool {
+        matches!(self, Self::Malloc | Self::Sampled)
+    }
+
     /// The source with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {

@@ -161,6 +161,7 @@ impl Observer for Reports {
             Notice::Attaching | Notice::Attached(_) => "; Ctrl-C for the final report",
             Notice::Loading(..)
             | Notice::Loaded(..)
+            | Notice::Samples { .. }
             | Notice::Ended(_)
             | Notice::RunsOn(..)
             | Notice::LeftOut(_) => "",

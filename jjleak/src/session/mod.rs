@@ -16,6 +16,7 @@ mod named_profile;
 mod naming;
 mod observer;
 mod plan;
+mod sample_choice;
 mod saved_files;
 mod saved_names;
 mod saved_reader;
@@ -78,6 +79,7 @@ pub struct Summary {
 pub fn run<O: Observer>(plan: Plan, observer: &mut O, interrupt: &Notify) -> Result<Summary, O::Error> {
     begin::preflight(&plan)?;
     raise_descriptor_limit();
+    let plan = sample_choice::prefer_samples(plan, observer);
     runtime()?.block_on(async {
         let between_snapshots = plan.between_snapshots();
         let mut session = begin::begin(plan, observer)?;

@@ -11,6 +11,7 @@ use crate::analyze::Pace;
 use crate::attach::Following;
 use crate::processes::Pid;
 use crate::profile::Profile;
+use crate::render::share_in_words;
 
 /// Receiver of what a run yields. A failure of the observer ends the run.
 pub trait Observer {
@@ -96,7 +97,7 @@ pub enum Step {
 }
 
 /// An event that the user should know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Notice<'a> {
     /// Probes are being attached, to more processes than can be named.
     Attaching,
@@ -106,6 +107,18 @@ pub enum Notice<'a> {
     Loading(Pid, &'a str),
     /// It has, and this many places that call malloc are sampled, and others are not.
     Loaded(Pid, u32, u32),
+    /// The samples that a process draws itself are used: counting everything would take this share of its CPU time, which is more than
+    /// the bound.
+    Samples {
+        /// The process.
+        pid: Pid,
+        /// The file that announces them.
+        file: &'a str,
+        /// The share.
+        share: f64,
+        /// The bound.
+        bound: f64,
+    },
     /// A process has ended.
     Ended(&'a str),
     /// A command goes on when the run ends.
@@ -141,6 +154,13 @@ impl fmt::Display for Notice<'_> {
             Self::Loaded(pid, sampled, others) => write!(
                 formatter,
                 "process {pid} samples {sampled} imports of malloc's functions in its libraries; {others} that lead elsewhere are not sampled"
+            ),
+            Self::Samples { pid, file, share, bound } => write!(
+                formatter,
+                "process {pid} draws samples itself ({file}): they are used, because counting everything would take {} of its CPU time, and \
+                 the limit is {}",
+                share_in_words(*share),
+                share_in_words(*bound)
             ),
             Self::Ended(what) => formatter.write_str(what),
             Self::RunsOn(comm, pid) => write!(formatter, "{comm} keeps running as process {pid}"),

@@ -2,4 +2,5 @@
 
 mod bounded_verdicts;
 mod max_overhead;
+mod own_samples;
 mod reported_cost;

@@ -8,7 +8,6 @@ use crate::daemon::history::Entry;
 use crate::daemon::outcome::{self, Outcome};
 use crate::daemon::profile::{Finding, Job, Kind, Message, Run};
 use crate::processes::Pid;
-use crate::profile::SourceKind;
 
 impl Core {
     /// Handles a message from a profiling thread.
@@ -47,7 +46,7 @@ impl Core {
         if self.watcher.same(finding.pid, finding.start_time).is_none() {
             return finding;
         }
-        if finding.source != SourceKind::Malloc {
+        if !finding.source.is_of_allocations() {
             self.others.insert((finding.pid, finding.source), finding.clone());
             return finding;
         }

@@ -112,7 +112,7 @@ fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
         views.iter().enumerate().map(|(index, view)| ((view.pid, view.start_time), index)).collect();
     for entry in shared.history().entries().rev() {
         let Some(index) = index.get(&(entry.pid, entry.start_time)) else { continue };
-        if entry.source() != SourceKind::Malloc {
+        if !entry.source().is_of_allocations() {
             continue;
         }
         let live = &mut views[*index].live_history;
