@@ -8,7 +8,7 @@ use jjleak::render::json::Document;
 use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
-use crate::support::privilege::require_bpf;
+use crate::support::privilege::{require_bpf, require_time};
 
 /// Standard errors that one estimate in five million exceeds.
 const FAR: f64 = 5.2;
@@ -35,22 +35,74 @@ fn live(report: &Document, function: &str) -> (f64, f64) {
     })
 }
 
-/// Names of the functions that allocated, after a check of their callers' estimates: each is within its error of what the program prints.
-fn assert_estimates(allocator: &str, command: &[&str]) -> BTreeSet<String> {
-    let ended = sampled(&["--sample-bytes", DISTANCE], allocator, command);
+/// Estimate of a function's live bytes.
+struct Estimated {
+    function: String,
+    truth: f64,
+    bytes: f64,
+    variance: f64,
+}
+
+impl Estimated {
+    /// Standard errors between the estimate and the truth.
+    fn off(&self) -> f64 {
+        (self.bytes - self.truth) / self.variance.sqrt()
+    }
+}
+
+/// Estimates of the functions whose live bytes the program prints, and the report.
+fn estimates(allocator: &str, distance: &str, command: &[&str]) -> (Vec<Estimated>, Document) {
+    let ended = sampled(&["--sample-bytes", distance], allocator, command);
     let report = ended.report();
     assert_nothing_lost(&report);
     let truths = ended.stdout.lines().filter_map(|line| line.split_once(' '));
-    let truths: Vec<(&str, f64)> =
-        truths.filter_map(|(name, bytes)| Some((name, bytes.parse().ok()?))).collect();
-    assert!(truths.len() >= 4, "{}", ended.stdout);
-    for (function, truth) in truths {
-        let (bytes, variance) = live(&report, function);
-        let off = (bytes - truth) / variance.sqrt();
-        println!("{function}: {bytes} of {truth}, off by {off:.2}");
-        assert!(off.abs() < FAR, "{command:?}: {function}: {bytes} of {truth}");
+    let truths = truths.filter_map(|(name, bytes)| Some((name.to_owned(), bytes.parse().ok()?)));
+    let estimated = truths.map(|(function, truth)| {
+        let (bytes, variance) = live(&report, &function);
+        Estimated { function, truth, bytes, variance }
+    });
+    let estimated: Vec<_> = estimated.collect();
+    assert!(estimated.len() >= 4, "{}", ended.stdout);
+    (estimated, report)
+}
+
+/// Names of the functions that allocated, after a check of their callers' estimates: each is within its error of what the program prints.
+fn assert_estimates(allocator: &str, command: &[&str]) -> BTreeSet<String> {
+    let (estimated, report) = estimates(allocator, DISTANCE, command);
+    for it in estimated {
+        let off = it.off();
+        println!("{}: {} of {}, off by {off:.2}", it.function, it.bytes, it.truth);
+        assert!(off.abs() < FAR, "{command:?}: {}: {} of {}", it.function, it.bytes, it.truth);
     }
     report.stacks.iter().map(|stack| stack.frames[0].symbol.clone()).collect()
+}
+
+/// Runs of each program.
+const RUNS: usize = 50;
+/// Standard errors on each side of an interval that contains the truth in 95 of 100 cases.
+const INTERVAL: f64 = 1.96;
+
+#[test]
+#[expect(clippy::cast_precision_loss, reason = "statistics")]
+fn intervals_contain_the_truth_as_often_as_they_say_and_sums_are_unbiased() {
+    require_time!("200 runs");
+    require_bpf!();
+    let programs = [compile::every_way(), compile::every_way_of_musl(), compile::every_new("every-new", &[])];
+    let mut estimated = Vec::new();
+    for (program, distance) in
+        programs.iter().zip(["20000", "20000", "20000"]).chain([(&programs[0], "100000")])
+    {
+        for _ in 0..RUNS {
+            estimated.extend(estimates("", distance, &[program.to_str().unwrap(), "50000"]).0);
+        }
+    }
+    let contained = estimated.iter().filter(|it| it.off().abs() <= INTERVAL).count();
+    let share = contained as f64 / estimated.len() as f64;
+    let sum = |of: fn(&Estimated) -> f64| estimated.iter().map(of).sum::<f64>();
+    let off = (sum(|it| it.bytes) - sum(|it| it.truth)) / sum(|it| it.variance).sqrt();
+    println!("{contained} of {} intervals contain the truth; the sum is off by {off:.2}", estimated.len());
+    assert!((0.93..=0.97).contains(&share), "{share}");
+    assert!(off.abs() < 3., "{off}");
 }
 
 #[test]

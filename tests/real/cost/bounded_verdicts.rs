@@ -1,4 +1,5 @@
-//! Verdicts and estimates below bounds, on programs whose call sites are known to leak or not.
+//! Verdicts and estimates below bounds, and from samples that the program draws itself, on programs whose call sites are known to leak or
+//! not.
 
 use std::sync::Mutex;
 use std::thread;
@@ -10,6 +11,8 @@ use crate::support::privilege::{require_bpf, require_time};
 
 /// In per cent.
 const BOUNDS: [&str; 3] = ["2", "5", "20"];
+/// Stands for samples instead of a bound.
+const SAMPLES: &str = "samples";
 /// Leaks, replaced entries of a cache and frees at once in a millisecond, and microseconds of computing.
 const PROGRAMS: [[u32; 4]; 4] = [[24, 0, 2, 300], [10, 3, 2, 400], [4, 2, 0, 500], [0, 4, 2, 400]];
 const REPEATS: usize = 5;
@@ -37,7 +40,7 @@ struct Outcome {
 
 /// Reports on a program, each half second, and the bytes that it has leaked since the figures of the last begin.
 fn watch(program: [u32; 4], milliseconds: u32, options: &[&str]) -> (Vec<Document>, u64) {
-    let mut process = Paced::start();
+    let mut process = if options == ["--sampled"] { Paced::start_sampled() } else { Paced::start() };
     let jjleak = process.attach_every("0.5", &[&["--settle", "1"], options].concat());
     process.mixed(milliseconds, program);
     let reports = jjleak.interrupt().assert_done().reports();
@@ -68,15 +71,16 @@ fn live_of(report: &Document, function: &str) -> (f64, f64) {
 
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
 fn run(bound: &'static str, program: [u32; 4], milliseconds: u32) -> Outcome {
-    let (reports, leaked) = watch(program, milliseconds, &["--max-overhead", bound]);
+    let options: &[&str] = if bound == SAMPLES { &["--sampled"] } else { &["--max-overhead", bound] };
+    let (reports, leaked) = watch(program, milliseconds, options);
     let last = reports.last().unwrap();
     let leaks = program[0] > 0;
     let (live, error) = live_of(last, "leak");
-    let is_estimate = last.windows.is_some() && !last.live_unknown;
+    let is_estimate = (last.windows.is_some() || last.sampling.is_some()) && !last.live_unknown;
     let off = (leaks && is_estimate && error > 0.).then(|| (live - leaked as f64) / error);
     let wrong = leaking(last).filter(|site| *site != "leak" || !leaks).count();
     println!(
-        "{bound:>3} % {program:?}: {live} of {leaked} +- {error:.0}, off {off:.2?}, {:?} windows, unknown {}, leaking {:?}",
+        "{bound:>3} {program:?}: {live} of {leaked} +- {error:.0}, off {off:.2?}, {:?} windows, unknown {}, leaking {:?}",
         last.windows,
         last.live_unknown,
         leaking(last).collect::<Vec<_>>()
@@ -90,17 +94,15 @@ fn exact_seconds(program: [u32; 4]) -> f64 {
     reports.iter().find(|report| is_called_leak(report)).expect("it leaks").elapsed_s
 }
 
-#[test]
-fn below_bounds_verdicts_are_precise_and_intervals_contain_the_truth() {
-    require_bpf!();
-    require_time!("it takes ten minutes");
+/// Outcomes of all programs at these bounds, in three times the time that an exact verdict takes.
+fn outcomes_of(bounds: &[&'static str]) -> Vec<Outcome> {
     let mut runs = Vec::new();
     for program in PROGRAMS {
         let leaking = if program[0] > 0 { program } else { PROGRAMS[0] };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some seconds")]
         let milliseconds = (exact_seconds(leaking) * LONGER * 1000.) as u32;
         println!("{program:?}: {milliseconds} ms");
-        runs.extend(BOUNDS.iter().flat_map(|bound| [(*bound, program, milliseconds); REPEATS]));
+        runs.extend(bounds.iter().flat_map(|bound| [(*bound, program, milliseconds); REPEATS]));
     }
     let (next, outcomes) = (Mutex::new(runs.into_iter()), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -113,7 +115,30 @@ fn below_bounds_verdicts_are_precise_and_intervals_contain_the_truth() {
             });
         }
     });
-    let outcomes = outcomes.into_inner().unwrap();
+    outcomes.into_inner().unwrap()
+}
+
+#[test]
+fn verdicts_from_samples_are_precise_and_complete() {
+    require_bpf!();
+    require_time!("it takes three minutes");
+    let outcomes = outcomes_of(&[SAMPLES]);
+    let count = |which: &dyn Fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| which(outcome)).count();
+    let (leaks, found) = (count(&|it| it.leaks), count(&|it| it.leaks && it.is_called_leak));
+    let wrong = outcomes.iter().map(|it| it.wrong).sum::<usize>();
+    let contained = count(&|it| it.off.is_some_and(|off| off.abs() < INTERVAL));
+    println!(
+        "{found} of {leaks} leaks found, {wrong} wrong; {contained} of {leaks} intervals contain the truth"
+    );
+    assert!(found * 10 >= leaks * 9, "{found} of {leaks}");
+    assert!(wrong * 20 <= found, "{wrong} of {found}");
+}
+
+#[test]
+fn below_bounds_verdicts_are_precise_and_intervals_contain_the_truth() {
+    require_bpf!();
+    require_time!("it takes ten minutes");
+    let outcomes = outcomes_of(&BOUNDS);
     let count = |which: &dyn Fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| which(outcome)).count();
     for bound in BOUNDS {
         let of_bound = |outcome: &Outcome| outcome.bound == bound;

@@ -44,7 +44,15 @@ pub(super) struct Paced {
 
 impl Paced {
     pub(super) fn start() -> Self {
-        let mut command = Command::new(compile::paced());
+        Self::spawn(&mut Command::new(compile::paced()))
+    }
+
+    /// The same with the library that samples malloc: one allocation in 512 KiB.
+    pub(super) fn start_sampled() -> Self {
+        Self::spawn(Command::new(compile::paced()).env("LD_PRELOAD", compile::sampler_to_preload()))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut said = Lines::of("the paced program", process.stdout.take().unwrap());
         let stdin = process.stdin.take().unwrap();
