@@ -18,7 +18,7 @@ use crate::support::process::Process;
 
 /// Environment variable with the duration in minutes (`cargo xtask soak --minutes N`).
 const MINUTES: &str = "JJLEAK_SOAK_MINUTES";
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_secs(8);
 const LONGER: Duration = Duration::from_secs(120);
 const THREADS: &str = "1000";
 /// Functions of the program that allocate what it frees.

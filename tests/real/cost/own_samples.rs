@@ -68,7 +68,7 @@ fn the_daemon_uses_the_samples_that_a_process_draws_itself() {
     let place = Place::new("sampled");
     place.configure(
         "",
-        &ON_REQUEST.replace("60s", "20s").replace("[profile]", "[profile]\nmax_overhead = \"2%\""),
+        &ON_REQUEST.replace("60s", "12s").replace("[profile]", "[profile]\nmax_overhead = \"2%\""),
     );
     let _busy = sampled(&mut Command::new(place.program(compile::paced())), BUSY);
     let mut daemon = place.start();
