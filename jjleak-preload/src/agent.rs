@@ -2,7 +2,7 @@
 //! process's libraries import is redirected to them. The library stays until the process ends.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::{BYTES, elf, imports, next, number};
 
@@ -17,14 +17,12 @@ pub(crate) unsafe extern "C" fn Agent_OnAttach(
     options: *const c_char,
     _: *mut c_void,
 ) -> c_int {
-    static IS_LATE: AtomicBool = AtomicBool::new(false);
-    if !IS_LATE.load(Ordering::Relaxed) {
+    if !next::is_late() {
         if !elf::next(c"malloc").is_null() {
             // It was preloaded, and has the functions already.
             return 0;
         }
         next::find_late();
-        IS_LATE.store(true, Ordering::Relaxed);
     }
     // SAFETY: as promised by the caller.
     let bytes = unsafe { number(options) };

@@ -1,4 +1,4 @@
-//! Functions of the loaded libraries, from their symbol tables. `dlsym` would not do: before glibc 2.34 it is in a
+//! Symbol tables of the loaded libraries: functions, and imports. `dlsym` would not do: before glibc 2.34 it is in a
 //! library that a program may not have, and it allocates.
 
 #![expect(clippy::cast_possible_truncation, reason = "addresses and sizes in this process")]
@@ -66,6 +66,62 @@ pub(crate) unsafe fn is_own(library: &dl_phdr_info) -> bool {
     static OWN: u8 = 0;
     // SAFETY: as promised by the caller.
     unsafe { has(library, (&raw const OWN).addr()) }
+}
+
+/// Returns true for the loader.
+///
+/// # Safety
+/// The library must be loaded.
+pub(crate) unsafe fn is_loader(library: &dl_phdr_info) -> bool {
+    // SAFETY: as promised by the caller.
+    unsafe { is_named(library, &[b"ld-", b"ld."]) }
+}
+
+/// Returns true if the name of a library's file begins like one of these.
+///
+/// # Safety
+/// The library must be loaded.
+unsafe fn is_named(library: &dl_phdr_info, starts: &[&[u8]]) -> bool {
+    if library.dlpi_name.is_null() {
+        return false;
+    }
+    // SAFETY: a terminated name.
+    let path = unsafe { CStr::from_ptr(library.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    starts.iter().any(|start| name.starts_with(start))
+}
+
+/// Returns true if one library has both addresses.
+pub(crate) fn are_in_one_library(one: usize, other: usize) -> bool {
+    unsafe extern "C" fn visit(library: *mut dl_phdr_info, _: usize, both: *mut c_void) -> c_int {
+        // SAFETY: a library that stays loaded during the call, and the addresses of `are_in_one_library`.
+        unsafe {
+            let [one, other] = *both.cast::<[usize; 2]>();
+            c_int::from(has(&*library, one) && has(&*library, other))
+        }
+    }
+    let mut both = [one, other];
+    // SAFETY: the addresses outlive the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut both).cast()) != 0 }
+}
+
+/// Returns true if a library defines malloc that neither has this one nor is the C library or the loader.
+pub(crate) fn has_other_malloc(malloc: usize) -> bool {
+    unsafe extern "C" fn visit(library: *mut dl_phdr_info, _: usize, malloc: *mut c_void) -> c_int {
+        // SAFETY: a library that stays loaded during the call, and the address of `has_other_malloc`.
+        unsafe {
+            let (library, malloc) = (&*library, *malloc.cast::<usize>());
+            let is_known = is_own(library)
+                || is_loader(library)
+                || has(library, malloc)
+                || is_named(library, &[b"libc.so", b"libc-2.", b"libc.musl"]);
+            let defines = || Tables::of(library).is_some_and(|it| !it.function(c"malloc").is_null());
+            c_int::from(!is_known && defines())
+        }
+    }
+    let mut malloc = malloc;
+    // SAFETY: the address outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut malloc).cast()) != 0 }
 }
 
 /// Returns true if an address is in a library.

@@ -1,8 +1,11 @@
-//! What the loaded libraries import: places that the loader has filled with the addresses of functions. Those of malloc's functions get this
-//! library's instead.
+//! Redirection of imports: the places in each library that the loader has filled with the addresses of malloc's functions get those of this
+//! library's functions.
 //!
 //! A place is one word, written at once: another thread calls the old function or the new one. Nothing is taken back, because blocks that
 //! were sampled would not be announced as freed.
+//!
+//! A library whose blocks come from another allocator is left alone: all of its places are redirected, or none. Functions are called only
+//! in the library that has the program's malloc, which is never unloaded.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,8 +19,7 @@ const PAGE: usize = 4096;
 /// Functions of this library: 9 of malloc, and 20 operators.
 const MAX_FUNCTIONS: usize = 32;
 
-/// Numbers of places that call this library's functions, and of those of the same names that call others: a library has its own, or is
-/// bound to another's.
+/// Numbers of places that call this library's functions, and of those of the same names that are left alone.
 #[unsafe(export_name = "jjleak_imports")]
 static PLACES: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
@@ -33,6 +35,8 @@ struct Function {
 struct Redirection {
     functions: [Function; MAX_FUNCTIONS],
     count: usize,
+    /// True if places that were not called through yet can lead to another malloc than the program's.
+    has_other_malloc: bool,
     redirected: u32,
     left: u32,
 }
@@ -40,13 +44,26 @@ struct Redirection {
 /// Redirects the imports of all loaded libraries.
 pub(crate) fn redirect() {
     let none = Function { name: c"", own: 0, next: 0 };
-    let mut all = Redirection { functions: [none; MAX_FUNCTIONS], count: 0, redirected: 0, left: 0 };
+    let mut all = Redirection {
+        functions: [none; MAX_FUNCTIONS],
+        count: 0,
+        has_other_malloc: false,
+        redirected: 0,
+        left: 0,
+    };
+    let mut malloc = 0;
+    // The operators of a C++ library call malloc by an import of its own.
     next::each(&mut |name, own, next| {
-        if let Some(free) = all.functions.get_mut(all.count).filter(|_| !next.is_null()) {
+        if malloc == 0 {
+            malloc = next.addr();
+        }
+        let is_known = !next.is_null() && elf::are_in_one_library(malloc, next.addr());
+        if let Some(free) = all.functions.get_mut(all.count).filter(|_| is_known) {
             *free = Function { name, own: own.addr(), next: next.addr() };
             all.count += 1;
         }
     });
+    all.has_other_malloc = elf::has_other_malloc(malloc);
     // SAFETY: the redirection outlives the call, and nobody else has it.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut all).cast()) };
     PLACES[0].store(all.redirected, Ordering::Relaxed);
@@ -58,40 +75,72 @@ unsafe extern "C" fn visit(library: *mut dl_phdr_info, _: usize, all: *mut c_voi
     // SAFETY: a library that stays loaded during the call, and the redirection of `redirect`.
     unsafe {
         let (library, all) = (&*library, &mut *all.cast::<Redirection>());
-        if elf::is_own(library) || is_loader(library) {
+        // The loader calls malloc for the thread-local memory of this library, which must not ask for it again.
+        if elf::is_own(library) || elf::is_loader(library) {
             return 0;
         }
         let Some(tables) = Tables::of(library) else { return 0 };
-        for import in tables.imports() {
-            let mut functions = all.functions.iter().take(all.count);
-            if let Some(function) = functions.find(|function| function.name == import.name) {
-                if set(library, &import, *function) {
-                    all.redirected += 1;
-                } else {
-                    all.left += 1;
-                }
+        let (functions, count) = (&all.functions, all.count);
+        let places = || {
+            tables.imports().filter_map(|import| {
+                let mut known = functions.iter().take(count);
+                Some((*known.find(|function| function.name == import.name)?, import))
+            })
+        };
+        let is_of_others = |function, import: &Import<'_>| match leads_to(library, function, import) {
+            To::Own | To::Next => false,
+            To::Unbound => all.has_other_malloc,
+            To::Other => true,
+        };
+        if places().any(|(function, import)| is_of_others(function, &import)) {
+            places().for_each(|_| all.left += 1);
+            return 0;
+        }
+        for (function, import) in places() {
+            if set(library, &import, function) {
+                all.redirected += 1;
+            } else {
+                all.left += 1;
             }
         }
     }
     0
 }
 
-/// The loader itself calls malloc for the thread-local memory of this library, which must not ask for it again.
+/// What a place leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// This library's function.
+    Own,
+    /// The function that this library's calls.
+    Next,
+    /// The loader, until the first call.
+    Unbound,
+    /// Another function.
+    Other,
+}
+
+/// Returns what a place leads to.
 ///
 /// # Safety
 /// The library must be loaded.
-unsafe fn is_loader(library: &dl_phdr_info) -> bool {
-    if library.dlpi_name.is_null() {
-        return false;
+unsafe fn leads_to(library: &dl_phdr_info, function: Function, import: &Import<'_>) -> To {
+    // SAFETY: a place in a library that is loaded.
+    let now = unsafe { (*(import.place as *const AtomicUsize)).load(Ordering::Relaxed) };
+    if now == function.own {
+        To::Own
+    } else if now == function.next {
+        To::Next
+    // SAFETY: as promised by the caller.
+    } else if !import.is_defined && unsafe { elf::has(library, now) } {
+        // It leads back into the library, to code that asks the loader.
+        To::Unbound
+    } else {
+        To::Other
     }
-    // SAFETY: a terminated name.
-    let path = unsafe { CStr::from_ptr(library.dlpi_name) }.to_bytes();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    name.starts_with(b"ld-") || name.starts_with(b"ld.")
 }
 
-/// Redirects a place that has the address of the function that this library's calls, or that the loader fills at the first call. Returns
-/// false for a place that has something else.
+/// Makes a place lead to this library's function. Returns false if it cannot be written.
 ///
 /// # Safety
 /// The library must be loaded.
@@ -99,13 +148,8 @@ unsafe fn set(library: &dl_phdr_info, import: &Import<'_>, function: Function) -
     // SAFETY: a place that the loader writes to, in a library that is loaded.
     unsafe {
         let place = &*(import.place as *const AtomicUsize);
-        let now = place.load(Ordering::Relaxed);
-        if now == function.own {
+        if place.load(Ordering::Relaxed) == function.own {
             return true;
-        }
-        // A place that was not called through yet leads back into the library.
-        if now != function.next && (import.is_defined || !elf::has(library, now)) {
-            return false;
         }
         let page = (import.place & !(PAGE - 1)) as *mut c_void;
         let mut constants = elf::segments(library, libc::PT_GNU_RELRO);

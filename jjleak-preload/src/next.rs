@@ -36,8 +36,7 @@ impl Function {
     /// Looks it up.
     #[cold]
     pub(crate) fn find(&self) -> *mut c_void {
-        let found =
-            if IS_LATE.load(Ordering::Relaxed) { elf::first(self.name) } else { elf::next(self.name) };
+        let found = if is_late() { elf::first(self.name) } else { elf::next(self.name) };
         self.address.store(found, Ordering::Relaxed);
         found
     }
@@ -86,6 +85,11 @@ pub(crate) fn find() {
     find_all();
     crate::operators::find();
     IS_FOUND.store(true, Ordering::Relaxed);
+}
+
+/// Returns true once [`find_late`] was called.
+pub(crate) fn is_late() -> bool {
+    IS_LATE.load(Ordering::Relaxed)
 }
 
 /// Looks all functions up in a program that has loaded this library while it ran. Nobody may have called one of this library's yet.
