@@ -107,7 +107,7 @@ unsafe extern "C" fn visit(library: *mut dl_phdr_info, _: usize, all: *mut c_voi
     0
 }
 
-/// What a place leads to.
+/// Target of a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     /// This library's function.
@@ -120,7 +120,7 @@ enum To {
     Other,
 }
 
-/// Returns what a place leads to.
+/// Target of a place, which the loader or this library has written.
 ///
 /// # Safety
 /// The library must be loaded.

@@ -194,7 +194,8 @@ pub(super) struct Args {
 
     /// Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates
     ///
-    /// jjleak counts everything while that costs less. Otherwise, it counts allocations in random time windows, follows all frees if
+    /// jjleak counts everything while that costs less. Otherwise, it uses the samples that the process draws itself, if it does
+    /// (docs/samples.md). If it does not, jjleak counts allocations in random time windows, follows all frees if
     /// the limit has room for them, and reports the error of the estimates. Without that room, live memory is unknown, and reports
     /// show what was allocated. One process only.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]

@@ -11,7 +11,7 @@ use crate::processes::Process;
 pub struct Agent {
     /// Its path in the JVM's root directory.
     pub library: String,
-    /// What it is told.
+    /// Options that it gets.
     pub options: String,
 }
 

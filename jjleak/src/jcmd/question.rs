@@ -38,7 +38,7 @@ impl Question {
         }
     }
 
-    /// What the JVM gets: the version of the protocol, a command, and three arguments. `words` are the path of a library and its options.
+    /// Message to the JVM: the version of the protocol, a command, and three arguments. `words` are the path of a library and its options.
     pub(super) fn message(self, words: &[String]) -> String {
         let command = self.command();
         match (self, words) {

@@ -15,14 +15,14 @@ pub struct NotLoaded {
     pub pid: Pid,
     /// Path of the library.
     pub library: String,
-    /// What it said, or why it was not asked.
+    /// Its answer, or the reason why it was not asked.
     pub reason: String,
 }
 
 /// Exported variable of the library: a number of redirected imports, and one of other imports of the same names, of 4 bytes each.
 const IMPORTS: &str = "jjleak_imports";
 
-/// What the library samples: the places in all libraries that call malloc's functions.
+/// Places in all libraries that call malloc's functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Coverage {
     /// Those that call the library.

@@ -71,7 +71,7 @@ fn a_program_with_a_thousand_threads_is_sampled_again_and_again() {
         let options = ["--sampled", "-p", &pid.to_string(), "1", "2", "--format", "json"];
         let mut jjleak = Jjleak::attached(options);
         if rounds.is_multiple_of(3) {
-            // As if it had crashed.
+            // A consumer that crashes.
             jjleak.kill();
         } else if rounds % 3 == 1 {
             jjleak.wait();
@@ -93,7 +93,7 @@ fn a_program_with_a_thousand_threads_is_sampled_again_and_again() {
     );
     assert!(done.starts_with("done "), "{done}");
     assert_eq!(sets.iter().filter(|address| **address != 0).count() as u64, live);
-    // What the C library keeps: buffers of streams, and what belongs to stacks for later threads.
+    // The C library keeps buffers of streams, and vectors of thread-local memory with stacks for later threads.
     let kept = report.stacks.iter().filter(|stack| stack.live.objects > 0);
     for stack in kept.clone() {
         let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();

@@ -14,7 +14,7 @@ use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
-/// What jjleak says when it uses them.
+/// Part of jjleak's message when it uses them.
 const USED: &str = "draws samples itself";
 
 /// Two leaks and a thousand other allocations a millisecond, for ten minutes.

@@ -60,10 +60,10 @@ pub(super) struct ProcessView {
 pub(super) struct OtherView {
     /// The functions with most bytes, and the classes, or the memory.
     pub(super) summary: String,
-    /// Of a Java heap.
+    /// Objects of a Java heap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allocated_bytes_per_s: Option<f64>,
-    /// Of pages that became resident.
+    /// Pages that became resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resident_bytes: Option<u64>,
     pub(super) lost: Vec<(String, u64)>,

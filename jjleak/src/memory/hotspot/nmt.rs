@@ -3,7 +3,7 @@
 use super::{Reader, Reading, Unknown};
 use crate::jvm::{Memory, NMT_VARIABLES, Variable};
 
-/// Level from which on categories are counted, and the one from before the JVM has read its options.
+/// Levels at which categories are counted (`NMT_summary`, `NMT_detail`).
 const SUMMARY: u64 = 2;
 const DETAIL: u64 = 3;
 /// Sizes of a counter: number and bytes, and their peaks in JDK 21 and in later updates of JDK 17.
@@ -62,7 +62,7 @@ pub(super) fn read<M: Memory>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     count: usize,
-    /// Of a counter: a category has one for blocks and one for arenas.
+    /// Size of a counter: a category has one for blocks and one for arenas.
     counter: usize,
     mapped: usize,
     name: usize,
@@ -120,7 +120,7 @@ impl Layout {
         };
         let mut all =
             (0..self.count).map(category).collect::<Option<Vec<_>>>().ok_or(Unknown::Implausible)?;
-        // What arenas have is counted with their categories, too.
+        // The bytes of arenas are counted with their categories, too.
         let in_arenas: u64 = all.iter().map(|category| category.arena).sum();
         let chunks = all.iter_mut().find(|category| category.name == ARENAS).ok_or(Unknown::Implausible)?;
         chunks.malloc = chunks.malloc.saturating_sub(in_arenas);

@@ -78,7 +78,7 @@ fn row(scan: &ProcessScan, change: &Change<'_>) -> Value {
     })
 }
 
-/// What is known of a JVM's memory whose pages other rows count: parts of malloc, and metaspace if its addresses are unknown.
+/// Rows of a JVM's memory whose pages other rows count: parts of malloc, and metaspace if its addresses are unknown.
 fn without_pages(scan: &ProcessScan) -> Vec<Value> {
     let metaspace = scan.jvm.as_ref().filter(|jvm| jvm.metaspace.ranges.is_err()).map(metaspace);
     let parts = [

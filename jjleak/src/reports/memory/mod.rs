@@ -76,7 +76,7 @@ impl MemoryReport<'_> {
         self.first.map_or_else(Vec::new, |(first, elapsed)| diagnose(first, self.scan, elapsed, pid))
     }
 
-    /// What could not be read, with the reasons.
+    /// Parts that could not be read, with the reasons.
     pub(super) fn unknown(&self) -> Vec<String> {
         let of_jvm = self.scan.jvm.as_ref().map_or_else(Vec::new, |jvm| {
             let tables = jvm.tables.as_ref().err().map(|why| ("symbol and string tables", why));
