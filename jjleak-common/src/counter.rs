@@ -40,6 +40,8 @@ counters! {
     StackTableFull = "stack_table_full", Loss;
     /// A stack without live blocks was summed up with others of its call site, because a million others had allocated more; the totals are exact.
     StackSummedUp = "stack_summed_up", Note;
+    /// A stack of a heap profile was summed up with others that hold little, because all of them take more memory than jjleak uses for a profile; the totals are exact.
+    SmallStack = "small_stack", Note;
     /// A new stack was recorded without its frames because the frame storage was full; its bytes are counted under a stack without frames.
     FrameStorageFull = "frame_storage_full", Loss;
     /// An allocation was recorded without its stack because all scratch buffers of the CPU were in use.

@@ -1,5 +1,7 @@
 //! Counts of a line, and what they say about the program.
 
+use std::ops::AddAssign;
+
 /// Objects and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Estimate {
@@ -11,6 +13,16 @@ pub struct Estimate {
     pub objects_variance: f64,
     /// Variance of the bytes.
     pub bytes_variance: f64,
+}
+
+impl AddAssign for Estimate {
+    /// Adds an estimate that is independent of this one.
+    fn add_assign(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+        self.objects_variance += other.objects_variance;
+        self.bytes_variance += other.bytes_variance;
+    }
 }
 
 /// Relation of the figures of a file to those of the program.

@@ -12,6 +12,7 @@ mod jfr;
 mod legacy;
 mod lines;
 mod named;
+mod small;
 mod threaded;
 
 use std::io::{self, BufRead};
@@ -23,9 +24,12 @@ use lines::Lines;
 pub use named::{
     Amount, NamedFile, NamedFormat, NamedFrame, NamedKind, NamedStack, is_named_file, read_named,
 };
+pub use small::SmallStacks;
 
-/// Maximum number of addresses in all stacks: 1 GiB.
+/// Maximum number of frames in all stacks of a file that has names: 512 MiB.
 const MAX_ADDRESSES: u32 = 128 << 20;
+/// Maximum memory that the stacks of a file take as a profile, estimated: that of a million stacks of 6 addresses. What is more is summed up.
+const MAX_MEMORY: usize = 232 << 20;
 /// Maximum number of stacks in a [`Part`].
 pub const STACKS_PER_PART: usize = 1 << 14;
 /// First line of the list of mapped files, in the format of `/proc/PID/maps`.
@@ -40,8 +44,10 @@ pub struct HeapFile {
     pub scaling: Scaling,
     /// All stacks, in the order of the file. Files have a million: the memory of a part can be freed when its stacks have been used.
     pub parts: Vec<Part>,
-    /// Number of addresses in all stacks.
-    addresses: u32,
+    /// Stacks that are summed up, because all of them would take too much memory.
+    pub small: Option<SmallStacks>,
+    /// Estimated memory that `parts` take as a profile.
+    memory: usize,
     /// Mapped files, in the format of `/proc/PID/maps`.
     pub mapped: String,
     /// Lines that could not be read and are left out.
@@ -108,7 +114,7 @@ pub enum Error {
     #[error("its frames take more than {0} MiB of memory")]
     FrameBytes(usize),
     /// The stacks take too much memory.
-    #[error("its stacks have more than {MAX_ADDRESSES} addresses")]
+    #[error("its stacks have more than {MAX_ADDRESSES} frames")]
     TooLarge,
 }
 
@@ -116,29 +122,43 @@ impl Part {
     /// The stacks, in the order of the file. `scaling` is that of the file.
     #[must_use]
     pub fn stacks(&self, scaling: Scaling) -> impl ExactSizeIterator<Item = HeapStack<'_>> {
-        let mut begin = 0;
-        self.stacks.iter().map(move |Counted { counts, end }| {
-            let end = *end as usize;
-            let (live, allocated) = counts.estimates(scaling);
-            let addresses = &self.addresses[begin..end];
-            begin = end;
+        self.counted().map(move |(stack, addresses)| {
+            let (live, allocated) = stack.counts.estimates(scaling);
             HeapStack { addresses, live, allocated }
         })
+    }
+
+    /// The stacks as they are in the file, with their addresses.
+    fn counted(&self) -> impl ExactSizeIterator<Item = (&Counted, &[u64])> {
+        let mut begin = 0;
+        self.stacks.iter().map(move |stack| {
+            let end = stack.end as usize;
+            let addresses = &self.addresses[begin..end];
+            begin = end;
+            (stack, addresses)
+        })
+    }
+
+    fn push(&mut self, addresses: &[u64], counts: Counts) {
+        self.addresses.extend_from_slice(addresses);
+        // A line has a limited length, and a part a limited number of stacks.
+        let end = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX);
+        self.stacks.push(Counted { counts, end });
     }
 }
 
 impl HeapFile {
-    fn add(&mut self, addresses: &[u64], counts: Counts) -> Result<(), Error> {
-        let total = u32::try_from(addresses.len()).ok().and_then(|more| self.addresses.checked_add(more));
-        self.addresses = total.filter(|total| *total <= MAX_ADDRESSES).ok_or(Error::TooLarge)?;
+    /// Adds a stack. `most` limits the estimated memory.
+    fn add(&mut self, addresses: &[u64], counts: Counts, most: usize) {
         if self.parts.last().is_none_or(|part| part.stacks.len() >= STACKS_PER_PART) {
             self.parts.push(Part::default());
         }
-        let Some(part) = self.parts.last_mut() else { return Ok(()) };
-        part.addresses.extend_from_slice(addresses);
-        let end = u32::try_from(part.addresses.len()).map_err(|_| Error::TooLarge)?;
-        part.stacks.push(Counted { counts, end });
-        Ok(())
+        let Some(part) = self.parts.last_mut() else { return };
+        part.push(addresses, counts);
+        self.memory += small::memory(addresses.len());
+        if self.memory > most {
+            self.sum_up_half();
+        }
     }
 }
 
@@ -150,6 +170,11 @@ pub fn is_heap_file(begin: &[u8]) -> bool {
 
 /// Reads a heap profile. Damaged lines are left out and counted.
 pub fn read(file: impl BufRead) -> Result<HeapFile, Error> {
+    read_within(file, MAX_MEMORY)
+}
+
+/// Reads a heap profile whose stacks may take so much memory as a profile.
+fn read_within(file: impl BufRead, memory: usize) -> Result<HeapFile, Error> {
     let mut lines = Lines::new(file);
     let header = lines.next()?.and_then(Result::ok).unwrap_or_default().to_owned();
     let mut heap = HeapFile::default();
@@ -162,7 +187,8 @@ pub fn read(file: impl BufRead) -> Result<HeapFile, Error> {
     } else {
         return Err(Error::Header(header.chars().take(80).collect()));
     };
-    read_stacks(&mut lines, format, &mut heap)?;
+    read_stacks(&mut lines, format, &mut heap, memory)?;
+    heap.sum_up_late();
     Ok(heap)
 }
 
@@ -175,6 +201,7 @@ fn read_stacks(
     lines: &mut Lines<impl BufRead>,
     mut format: Format,
     heap: &mut HeapFile,
+    memory: usize,
 ) -> Result<(), Error> {
     while let Some(line) = lines.next()? {
         if line.is_ok_and(|line| MAPPED_FILES.contains(&line)) {
@@ -186,7 +213,7 @@ fn read_stacks(
         };
         match read {
             Ok(None) => {}
-            Ok(Some((addresses, counts))) => heap.add(&addresses, counts)?,
+            Ok(Some((addresses, counts))) => heap.add(&addresses, counts, memory),
             Err(reason) => heap.damaged(lines.number(), reason),
         }
     }

@@ -7,21 +7,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 use jjleak_common::stack::{StackFrame, StackStatus};
 
 use super::heap_frames::{AllocatorFrames, Paths, PerfMapFile};
 use super::naming::Naming;
 use super::saved_series::{Instance, SavedProfile};
 use crate::fast_map::FastSet;
-use crate::heap_files::{self, Damage, Estimate, Part, Scaling};
+use crate::heap_files::{self, Damage, Estimate, Part, Scaling, SmallStacks};
 use crate::processes::{FileSources, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
-    Coverage, DistinctIds, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile, Totals,
+    Coverage, DistinctIds, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile,
+    Totals,
 };
 use crate::snapshot::{FoundMappings, RawStack};
 use crate::symbolize::child::OWN_PROGRAM;
 use crate::symbolize::{StackNames, Symbolizer};
 
+/// Frame of all stacks that are summed up.
+const SMALL_STACKS: &str = "[small stacks]";
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
 
@@ -43,8 +47,14 @@ pub(super) fn read(
     let process = process(path, &mappings);
     let instance = instance(process.pid, &mappings);
     let mut perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
-    let stacks = named(mem::take(&mut heap.parts), heap.scaling, &saved, &mappings, &mut perf_map, names);
-    let profile = of_file(taken_at, process, sampling(heap.scaling), stacks);
+    let mut stacks = named(mem::take(&mut heap.parts), heap.scaling, &saved, &mappings, &mut perf_map, names);
+    let small = heap.small.unwrap_or_default();
+    if small.stacks > 0 {
+        remarks.push(summed_up(&small, stacks.len()));
+        stacks.push(of_small(&small, heap.scaling));
+    }
+    let mut profile = of_file(taken_at, process, sampling(heap.scaling), stacks);
+    profile.notes.insert(Counter::SmallStack.name().to_owned(), small.stacks);
     Ok((SavedProfile { profile, instance }, remarks))
 }
 
@@ -82,6 +92,26 @@ pub(super) fn of_file(
 /// A remark on damage.
 pub(super) fn damaged(Damage { lines, first, reason }: &Damage) -> String {
     format!("{lines} damaged lines are left out; the first is line {first}: {reason}")
+}
+
+/// A remark on stacks that are summed up.
+fn summed_up(small: &SmallStacks, others: usize) -> String {
+    let SmallStacks { stacks, most_bytes, live, .. } = small;
+    format!(
+        "{stacks} of {} stacks are summed up as {SMALL_STACKS}, because all together would take too much memory: they have at most \
+         {} bytes each, and {} bytes in all",
+        *stacks + others as u64,
+        whole(*most_bytes),
+        whole(live.bytes)
+    )
+}
+
+fn of_small(small: &SmallStacks, scaling: Scaling) -> StackProfile {
+    let ((live, live_error), (allocated, _)) = (totals(small.live), totals(small.allocated));
+    let frame = Frame { symbol: SMALL_STACKS.to_owned(), ..Frame::default() };
+    let stack =
+        StackProfile::foreign(DistinctIds::hash(SMALL_STACKS), live, allocated, [frame.into()].into());
+    StackProfile { live_error: sampling(scaling).is_estimate().then_some(live_error), ..stack }
 }
 
 fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {
@@ -230,8 +260,11 @@ pub(super) fn raw_stack(addresses: &[u64]) -> RawStack {
     clippy::cast_sign_loss,
     reason = "estimates are finite and not negative, and profiles have whole numbers"
 )]
+fn whole(number: f64) -> u64 {
+    number.round() as u64
+}
+
 fn totals(estimate: Estimate) -> (Totals, Totals) {
-    let whole = |number: f64| number.round() as u64;
     let Estimate { objects, bytes, objects_variance, bytes_variance } = estimate;
     (
         Totals { bytes: whole(bytes), objects: whole(objects) },

@@ -1,0 +1,94 @@
+//! Stacks with little memory: summed up if all stacks of a file take too much memory.
+
+use std::mem;
+
+use super::{Counted, Estimate, HeapFile, Part, Scaling};
+
+/// Memory of a stack and of each of its frames in a profile, with what the allocator adds. Some frames are inlined into others.
+const STACK_BYTES: usize = 160;
+const FRAME_BYTES: usize = 12;
+
+/// Stacks that are summed up.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SmallStacks {
+    /// Number of stacks.
+    pub stacks: u64,
+    /// Each has at most so many bytes, in use or allocated. Each stack with more is in [`HeapFile::parts`].
+    pub most_bytes: f64,
+    /// Their memory in use.
+    pub live: Estimate,
+    /// Memory that they have allocated; where that is not recorded, the memory in use.
+    pub allocated: Estimate,
+}
+
+/// Memory of a stack in a profile.
+pub(super) const fn memory(addresses: usize) -> usize {
+    STACK_BYTES + addresses * FRAME_BYTES
+}
+
+impl HeapFile {
+    /// Sums up the smaller half of the stacks.
+    pub(super) fn sum_up_half(&mut self) {
+        let scaling = self.scaling;
+        let mut sizes: Vec<_> = self
+            .parts
+            .iter()
+            .flat_map(|part| part.counted().map(|(stack, _)| size(stack, scaling)))
+            .collect();
+        let half = sizes.len() / 2;
+        if half == 0 {
+            return;
+        }
+        let most_bytes = *sizes.select_nth_unstable_by(half - 1, f64::total_cmp).1;
+        let smaller = sizes.iter().filter(|size| **size < most_bytes).count();
+        // Of those that are equal, only as many as belong to the half.
+        self.sum_up(most_bytes, half - smaller);
+    }
+
+    /// Sums up the stacks that are smaller than one that was summed up before them.
+    pub(super) fn sum_up_late(&mut self) {
+        if let Some(small) = self.small {
+            self.sum_up(small.most_bytes, 0);
+        }
+    }
+
+    /// Sums up stacks of fewer bytes, and some that have as many.
+    fn sum_up(&mut self, most_bytes: f64, mut equal: usize) {
+        let mut small = self.small.take().unwrap_or_default();
+        small.most_bytes = small.most_bytes.max(most_bytes);
+        self.memory = 0;
+        for part in &mut self.parts {
+            let mut kept = Part::default();
+            for (stack, addresses) in part.counted() {
+                let size = size(stack, self.scaling);
+                let is_equal = size == most_bytes && equal > 0;
+                equal -= usize::from(is_equal);
+                if is_equal || size < most_bytes {
+                    small.add(stack, self.scaling);
+                } else {
+                    self.memory += memory(addresses.len());
+                    kept.push(addresses, stack.counts);
+                }
+            }
+            kept.stacks.shrink_to_fit();
+            kept.addresses.shrink_to_fit();
+            drop(mem::replace(part, kept));
+        }
+        self.parts.retain(|part| !part.stacks.is_empty());
+        self.small = Some(small);
+    }
+}
+
+impl SmallStacks {
+    fn add(&mut self, stack: &Counted, scaling: Scaling) {
+        let (live, allocated) = stack.counts.estimates(scaling);
+        self.stacks += 1;
+        self.live += live;
+        self.allocated += allocated.unwrap_or(live);
+    }
+}
+
+fn size(stack: &Counted, scaling: Scaling) -> f64 {
+    let (live, allocated) = stack.counts.estimates(scaling);
+    allocated.map_or(live.bytes, |allocated| live.bytes.max(allocated.bytes))
+}
