@@ -6,7 +6,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Claimed,
+    Claimed, replay,
     walk::{Step, push},
     window::word,
 };
@@ -20,6 +20,7 @@ pub(super) fn signal_frame(scratch: Claimed) -> Step {
         return Err(StackStatus::BadFrame);
     }
     walk.frame_pointer = word(scratch, frame + signal_frame::RBP)?;
+    walk.frame_pointer_at = replay::NOTED;
     walk.stack_pointer = word(scratch, frame + signal_frame::RSP)?;
     walk.instruction_pointer = word(scratch, frame + signal_frame::RIP)?;
     walk.after_call = 0;

@@ -71,6 +71,8 @@ struct Walk {
     instruction_pointer: u64,
     stack_pointer: u64,
     frame_pointer: u64,
+    /// Place of the frame pointer in the window's buffer; [`replay::NOTED`] if the walk depends on it already.
+    frame_pointer_at: u64,
     /// 1 if the instruction pointer is a return address, 0 if execution was interrupted there.
     after_call: u64,
     /// 1 once a frame was unwound by its frame pointer, which is no proof.
@@ -86,12 +88,10 @@ struct Walk {
     /// Address of the copied part of the stack, and its number of valid bytes.
     window_at: u64,
     window_bytes: u64,
-    /// 1 if the window was copied only in part.
-    is_part: u64,
     /// End of memory found by an earlier walk.
     end_of_memory: u64,
-    /// Index of this walk in `replays`, and its number of words read.
-    replay: u64,
+    /// Hash of the walk's start, and its number of words read.
+    start: u64,
     reads: u64,
     /// The next of the kernel's return instances; 0 before the first.
     return_instance: u64,
@@ -129,8 +129,8 @@ impl Captured {
 enum Walked {
     /// The same stack as that of an earlier walk.
     Again(Captured),
-    /// A stack whose row must be found, walked with mappings of this scope.
-    New(u64),
+    /// A stack whose row must be found.
+    New,
 }
 
 /// Walks the stack at the entry of the call `hit`, and finds its row. If the stack could not be kept, returns the process's
@@ -143,10 +143,10 @@ pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> 
     };
     let stack = match walk::from_call(scratch, image, process, hit) {
         Walked::Again(stack) => stack,
-        Walked::New(scope) => {
+        Walked::New => {
             let stack = intern::intern(scratch, image);
             if stack.row != lost_row(image.slot()) {
-                replay::keep(scratch, scope, stack);
+                replay::keep(scratch, hit.instruction_pointer(), hit.cfa(), stack);
             }
             stack
         }

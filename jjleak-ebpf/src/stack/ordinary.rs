@@ -44,18 +44,23 @@ fn advance(scratch: Claimed) -> bool {
     if return_address == 0 {
         return false;
     }
-    let mut frame_pointer = walk.frame_pointer;
+    let mut saved_at = None;
     if row.saved() == SavedFp::AtCfa as u64 {
-        let Some(saved_at) = place(walk, cfa.wrapping_add(row.fp_offset_bytes())) else { return false };
-        frame_pointer = word(scratch, saved_at);
-        replay::note(scratch, saved_at, frame_pointer);
+        let Some(place) = place(walk, cfa.wrapping_add(row.fp_offset_bytes())) else { return false };
+        saved_at = Some(place);
     } else if row.saved() != SavedFp::Register as u64 {
         return false;
     }
-    replay::note(scratch, returns_at, return_address);
+    if row.kind() == RowKind::Fp as u64 {
+        replay::note_frame_pointer(scratch);
+    }
+    replay::note(scratch, returns_at);
+    if let Some(place) = saved_at {
+        walk.frame_pointer = word(scratch, place);
+        walk.frame_pointer_at = replay::in_buffer(place as u64);
+    }
     let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
     push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
-    walk.frame_pointer = frame_pointer;
     walk.stack_pointer = cfa;
     walk.instruction_pointer = return_address;
     walk.after_call = 1;

@@ -1,59 +1,91 @@
 //! Cache of recent walks, to reuse their stacks.
 //!
-//! A program allocates in loops, with the same stack again and again. The result of a walk is determined by the initial
-//! registers, the process's mappings, the words read from the stack, and the thread, if threads are distinguished. Therefore a
-//! walk is kept with the words that it has read; if they are all unchanged, the next call has the same stack and is not walked.
+//! A program allocates in loops, with the same stacks again and again. The result of a walk is determined by the initial
+//! registers, the process's mappings, the words of the stack that it depends on, and the thread, if threads are distinguished. Each of
+//! these words tells where the next one is. So walks are kept as a tree. A node is found by the hash of all words before it, and has the
+//! places of the next words, as far as they are the same in all walks that were kept through it; or the stack, if walks end there. A call
+//! is not walked if the words at these places lead to a stack.
 
-use core::ptr::{addr_of, addr_of_mut};
+use core::ptr::{addr_of, addr_of_mut, read_volatile};
 
-use jjleak_common::{stack::StackStatus, stage::Stage};
+use aya_ebpf::{macros::map, maps::Array};
+use jjleak_common::stack::StackStatus;
 
-use super::{Captured, Claimed, WINDOW_WORDS, Walk, intern, window};
-use crate::{memory::opaque, stages, threads};
+use super::{
+    Captured, Claimed, WINDOW_WORDS, Walk, intern,
+    scratch::{BUFFER_WORDS, Scratch, WINDOW_AT},
+    window::{self, CHUNK_BYTES},
+};
+use crate::{
+    memory::{opaque, swap, swap_if},
+    threads,
+};
 
-/// Number of walks kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB limit of a
-/// per-CPU value.
-const WALKS: usize = 8;
+/// Number of nodes for all processes: 6 MiB.
+const NODES: u32 = 1 << 16;
+/// Number of words that are hashed at a time: their multiplications do not wait for each other.
+const LANES: usize = 4;
+/// Maximum number of words of a node: more are in the next node.
+const WORDS_OF_NODE: usize = 32;
+const GROUPS: usize = WORDS_OF_NODE / LANES;
+/// Maximum number of nodes of a walk.
+const DEPTH: u64 = 24;
 /// Maximum number of words of a kept walk: a return address for each frame, and a frame pointer for some.
-const WORDS: usize = WINDOW_WORDS;
+const WORDS: usize = 256;
 
+/// Places in the window's buffer, before the window: that of the frame pointer at the start, and of a word that is always 0.
+const REGISTER: usize = 0;
+const ZERO: usize = 1;
+/// Bits of a word's offset in bytes in the window's buffer.
+const OFFSET: u64 = (BUFFER_WORDS as u64 - 1) << 3;
+/// In place of the frame pointer's place.
+pub(super) const NOTED: u64 = u64::MAX;
 /// A count beyond the maximum.
 const NEVER: u64 = 1 << 32;
 
-/// A walk whose result depends on nothing but these fields.
+/// What follows a number of words.
 #[repr(C)]
-pub(super) struct Replay {
-    /// Scope of the process's mappings ([`super::rows::scope`]); 0 if the entry is unused.
-    scope: u64,
-    /// Initial registers.
-    site: u64,
-    cfa: u64,
-    frame_pointer: u64,
-    /// The thread, if threads are distinguished: another thread could reuse the same stack.
-    thread: u64,
-    /// Hash of the stack, and its row unless it has been evicted since.
+pub(super) struct Node {
+    /// Odd while the node is written; another number afterwards.
+    turn: u64,
+    /// Hash of the start and all words before.
+    key: u64,
+    /// Hash of the stack, and its row unless it has been evicted since, if walks end here.
     hash: u64,
     row: u32,
-    /// Number of words read.
-    count: u32,
-    /// Number of bytes of the window that contain them.
-    extent: u64,
-    /// The words, and their indices in the window.
-    words: [u64; WORDS],
-    places: [u8; WORDS],
+    /// Number of the next words; 0 if walks end here.
+    count: u16,
+    /// Number of bytes of the window that contain these words.
+    extent: u16,
+    /// Offsets of the words in the buffer, [`LANES`] in each; the last group is filled up with [`ZERO`].
+    places: [u64; GROUPS],
 }
 
-/// The walks kept in a buffer.
-pub(super) type Replays = [Replay; WALKS];
+#[map]
+static KEPT: Array<Node> = Array::with_max_entries(NODES, 0);
+
+/// The words that a walk depends on.
+#[repr(C)]
+pub(super) struct Recorded {
+    /// Number of bytes of the window that contain them.
+    extent: u64,
+    /// Indices of the words in the window's buffer.
+    places: [u16; WORDS],
+}
 
 /// Number of bytes of stack that earlier walks from the same start needed: that many are copied for the next one, and the rest
-/// only if they do not suffice. Copying all would take most of the time. There are more extents than walks, which also differ by
-/// the caller of the function.
+/// only if they do not suffice. Copying all would take most of the time.
 pub(super) type Extents = [u16; EXTENTS];
-const EXTENTS: usize = 32;
+const EXTENTS: usize = 256;
 
-const _: () = assert!(WINDOW_WORDS <= 1 << u8::BITS && WALKS.is_power_of_two() && WORDS.is_power_of_two());
+const _: () = assert!(
+    WINDOW_AT + WINDOW_WORDS + CHUNK_BYTES as usize / 8 <= BUFFER_WORDS
+        && ZERO < WINDOW_AT
+        && WORDS.is_power_of_two()
+        && NODES.is_power_of_two()
+);
 const _: () = assert!(EXTENTS.is_power_of_two() && WINDOW_WORDS * 8 <= u16::MAX as usize);
+const _: () = assert!(WORDS_OF_NODE * DEPTH as usize >= WORDS);
 
 /// Initial state of a walk.
 #[derive(Clone, Copy)]
@@ -62,6 +94,8 @@ pub(super) struct Start {
     pub(super) site: u64,
     pub(super) cfa: u64,
     pub(super) frame_pointer: u64,
+    /// True if that is the first word of the window.
+    pub(super) is_saved: bool,
     /// The word below the CFA, which is in the window.
     pub(super) return_address: u64,
 }
@@ -69,112 +103,141 @@ pub(super) struct Start {
 /// Number of bytes of stack that a walk from this start is likely to need; 0 if unknown.
 #[inline(always)]
 pub(super) fn extent(scratch: Claimed, site: u64, cfa: u64) -> u64 {
-    let place = mix(cfa ^ site) >> (64 - EXTENTS.ilog2());
     // SAFETY: the mask keeps the index in bounds.
-    unsafe { *scratch.extents().add(place as usize & (EXTENTS - 1)) as u64 }
+    unsafe { *scratch.extents().add(place_of_extent(site, cfa)) as u64 }
 }
 
 /// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
-fn expect(scratch: Claimed, replay: *const Replay) {
-    // SAFETY: both are in a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe {
-        let place = mix((*replay).cfa ^ (*replay).site) >> (64 - EXTENTS.ilog2());
-        let extents = scratch.extents();
-        *extents.add(place as usize & (EXTENTS - 1)) = (*replay).extent as u16;
-    }
+fn expect(scratch: Claimed, site: u64, cfa: u64, bytes: u64) {
+    // SAFETY: in a map value that is ours while claimed; the mask keeps the index in bounds.
+    unsafe { *scratch.extents().add(place_of_extent(site, cfa)) = bytes as u16 };
 }
 
 #[inline(always)]
-fn mix(value: u64) -> u64 {
-    value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn place_of_extent(site: u64, cfa: u64) -> usize {
+    let place = (cfa ^ site).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - EXTENTS.ilog2());
+    place as usize & (EXTENTS - 1)
 }
 
-/// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, the rest of the
-/// window is copied, and [`begin`] records the following walk.
+#[inline(always)]
+fn multiply(number: u64) -> u64 {
+    number.wrapping_mul(0xff51_afd7_ed55_8ccd)
+}
+
+/// Adds a word to a hash.
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    let mixed = multiply(hash ^ word);
+    mixed ^ mixed >> 29
+}
+
+/// The node of a key, or another one in its place.
+#[inline(always)]
+fn node(key: u64) -> Option<*mut Node> {
+    KEPT.get_ptr_mut(key as u32 & (NODES - 1))
+}
+
+/// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, [`begin`] records the
+/// following walk.
 #[inline(always)]
 pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
-    let place = mix(start.return_address ^ start.cfa << 5 ^ start.site) >> (64 - WALKS.ilog2());
-    // SAFETY: the place is in bounds.
+    let walk = scratch.walk();
+    let mut key = mix(mix(start.scope, start.cfa), mix(start.site, start.return_address));
+    if threads::are_told_apart() {
+        key = mix(key, walk.thread);
+    }
+    // SAFETY: in a map value that is ours while claimed.
     unsafe {
-        scratch.walk().replay = place;
-        let replay = at(scratch);
-        let began_alike = (*replay).scope == start.scope
-            && (*replay).site == start.site
-            && (*replay).cfa == start.cfa
-            && (*replay).frame_pointer == start.frame_pointer
-            && (!threads::are_told_apart() || (*replay).thread == scratch.walk().thread);
-        if began_alike {
-            if (*replay).extent > scratch.walk().window_bytes {
-                window::complete(scratch);
-                expect(scratch, replay);
+        walk.start = key;
+        *scratch.buffer().add(REGISTER) = start.frame_pointer;
+    }
+    let mut depth = 0;
+    while depth <= DEPTH {
+        let node = node(key)?;
+        // SAFETY: points into a map value.
+        let turn = unsafe { read_volatile(addr_of!((*node).turn)) };
+        // SAFETY: as above.
+        unsafe {
+            if turn & 1 != 0 || read_volatile(addr_of!((*node).key)) != key {
+                return None;
             }
-            // The benchmark's program that stops at this stage does not compare the words.
-            if (*replay).extent <= scratch.walk().window_bytes
-                && (stages::end_with(Stage::Words) || reads_the_same(scratch, replay))
-            {
-                let known = Captured { row: (*replay).row, hash: (*replay).hash };
-                if intern::has(known.row, known.hash) {
-                    return Some(known);
+            if read_volatile(addr_of!((*node).count)) == 0 {
+                let (row, hash) =
+                    (read_volatile(addr_of!((*node).row)), read_volatile(addr_of!((*node).hash)));
+                let is_whole = read_volatile(addr_of!((*node).turn)) == turn;
+                return (is_whole && intern::has(row, hash)).then_some(Captured { row, hash });
+            }
+            let extent = read_volatile(addr_of!((*node).extent)) as u64;
+            if extent > walk.window_bytes {
+                expect(scratch, start.site, start.cfa, extent);
+                if !window::cover(scratch, extent) {
+                    return None;
                 }
             }
         }
-        None
+        key = follow(scratch.into_ptr(), node, key);
+        // SAFETY: as above.
+        if unsafe { read_volatile(addr_of!((*node).turn)) } != turn {
+            return None;
+        }
+        depth += 1;
+    }
+    None
+}
+
+/// Hash of the words of a node. Exported, so that the verifier follows it once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn follow(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 {
+    if scratch.is_null() || node.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so they are what the caller has; the masks keep indexes in bounds.
+    unsafe {
+        let buffer = Claimed::again(scratch).buffer().cast::<u8>();
+        let word = |offset: u64| *buffer.add((offset & OFFSET) as usize).cast::<u64>();
+        let groups = ((*node).count as usize).div_ceil(LANES);
+        // Each lane begins with another number: words in another order have another hash.
+        let mut lanes = [key, 1, 2, 3];
+        let mut group = 0;
+        while group < GROUPS && group < groups {
+            let places = (*node).places[group];
+            lanes[0] = multiply(lanes[0] ^ word(places));
+            lanes[1] = multiply(lanes[1] ^ word(places >> 16));
+            lanes[2] = multiply(lanes[2] ^ word(places >> 32));
+            lanes[3] = multiply(lanes[3] ^ word(places >> 48));
+            group += 1;
+        }
+        mix(mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3]))
     }
 }
 
-/// Begins to record a walk, unless its window has become empty: indices would differ in the next window.
+/// Begins to record a walk.
 #[inline(always)]
 pub(super) fn begin(scratch: Claimed, start: &Start) {
-    window::complete(scratch);
     // SAFETY: `scratch` is a map value that is ours while claimed.
-    let window_at = unsafe {
-        if scratch.walk().window_bytes == 0 {
-            return;
-        }
-        let replay = at(scratch);
-        (*replay).scope = 0;
-        (*replay).site = start.site;
-        (*replay).cfa = start.cfa;
-        (*replay).frame_pointer = start.frame_pointer;
-        if threads::are_told_apart() {
-            (*replay).thread = scratch.walk().thread;
-        }
-        (*replay).extent = 0;
-        scratch.walk().reads = 0;
-        scratch.walk().window_at
-    };
-    let place = start.cfa.wrapping_sub(8).wrapping_sub(window_at) >> 3;
-    note(scratch, place as usize & (WINDOW_WORDS - 1), start.return_address);
-}
-
-/// # Safety
-/// The replay is one of the buffer's, which is a map value that is ours while claimed.
-#[inline(always)]
-unsafe fn reads_the_same(scratch: Claimed, replay: *const Replay) -> bool {
-    // SAFETY: as promised by the caller; the masks keep indexes in bounds.
     unsafe {
-        let window = scratch.window();
-        let words = addr_of!((*replay).words).cast::<u64>();
-        let places = addr_of!((*replay).places).cast::<u8>();
-        let count = (*replay).count as usize;
-        let mut differ = 0;
-        let mut index = 0;
-        while index < WORDS {
-            if index >= count {
-                break;
-            }
-            let place = *places.add(index) as usize & (WINDOW_WORDS - 1);
-            differ |= *window.add(place) ^ *words.add(index);
-            index += 1;
-        }
-        differ == 0
+        (*scratch.recorded()).extent = 0;
+        scratch.walk().reads = 0;
+        scratch.walk().frame_pointer_at = if start.is_saved { WINDOW_AT } else { REGISTER } as u64;
     }
 }
 
-/// Records a word that the walk reads from its window.
+/// Records that the walk depends on a word of its window.
 #[inline(always)]
-pub(super) fn note(scratch: Claimed, place: usize, word: u64) {
+pub(super) fn note(scratch: Claimed, place: usize) {
+    note_in_buffer(scratch, place + WINDOW_AT);
+}
+
+/// Place in the buffer of a word of the window.
+#[inline(always)]
+pub(super) const fn in_buffer(place: u64) -> u64 {
+    place + WINDOW_AT as u64
+}
+
+#[inline(always)]
+fn note_in_buffer(scratch: Claimed, place: usize) {
     // SAFETY: the mask keeps the index in bounds.
     unsafe {
         let reads = scratch.walk().reads;
@@ -182,18 +245,35 @@ pub(super) fn note(scratch: Claimed, place: usize, word: u64) {
             spoil(scratch.walk());
             return;
         }
-        let replay = at(scratch);
+        let recorded = scratch.recorded();
         // Before Linux 6.3, the verifier forgets the bounds of a number that was spilled to the stack before the comparison. The
         // mask restores them; `opaque` keeps the optimizer from removing it.
         let index = opaque(reads) as usize & (WORDS - 1);
-        *addr_of_mut!((*replay).words).cast::<u64>().add(index) = word;
-        *addr_of_mut!((*replay).places).cast::<u8>().add(index) = place as u8;
-        let extent = (place as u64 + 1) << 3;
-        if extent > (*replay).extent {
-            (*replay).extent = extent;
+        *addr_of_mut!((*recorded).places).cast::<u16>().add(index) = place as u16;
+        let extent = extent_of(place as u64);
+        if extent > (*recorded).extent {
+            (*recorded).extent = extent;
         }
         scratch.walk().reads += 1;
     }
+}
+
+/// Records that the walk depends on the frame pointer. Its place is not recorded when it is read: most functions save it for their
+/// callers, and few callers need it to be unwound. In the others it can have any value, another one in each call.
+#[inline(always)]
+pub(super) fn note_frame_pointer(scratch: Claimed) {
+    let walk = scratch.walk();
+    if walk.frame_pointer_at != NOTED {
+        note_in_buffer(scratch, walk.frame_pointer_at as usize);
+        walk.frame_pointer_at = NOTED;
+    }
+}
+
+/// Number of bytes of the window up to a place in the buffer.
+#[inline(always)]
+fn extent_of(place: u64) -> u64 {
+    let words = place + 1;
+    if words > WINDOW_AT as u64 { (words - WINDOW_AT as u64) << 3 } else { 0 }
 }
 
 /// Marks the walk as dependent on more than the recorded words.
@@ -204,32 +284,98 @@ pub(super) fn spoil(walk: &mut Walk) {
 
 /// Keeps the walk that ended in this row, if all of its input was recorded.
 #[inline(always)]
-pub(super) fn keep(scratch: Claimed, scope: u64, stack: Captured) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    unsafe {
-        let walk = scratch.walk();
-        let reached_root =
-            walk.status == StackStatus::Complete as u64 || walk.status == StackStatus::FramePointers as u64;
-        if reached_root && walk.reads <= WORDS as u64 {
-            let replay = at(scratch);
-            (*replay).row = stack.row;
-            (*replay).hash = stack.hash;
-            (*replay).count = walk.reads as u32;
-            (*replay).scope = scope;
-            expect(scratch, replay);
-        }
+pub(super) fn keep(scratch: Claimed, site: u64, cfa: u64, stack: Captured) {
+    let walk = scratch.walk();
+    let reached_root =
+        walk.status == StackStatus::Complete as u64 || walk.status == StackStatus::FramePointers as u64;
+    if reached_root && walk.reads <= WORDS as u64 {
+        keep_walk(scratch.into_ptr(), stack.row, stack.hash);
+        // SAFETY: in a map value that is ours while claimed.
+        expect(scratch, site, cfa, unsafe { (*scratch.recorded()).extent });
     }
 }
 
-/// Location of the current walk in the cache.
-///
-/// # Safety
-/// `scratch` is a map value that is ours while claimed.
-#[inline(always)]
-unsafe fn at(scratch: Claimed) -> *mut Replay {
-    // SAFETY: as promised by the caller; the mask keeps the index in bounds.
+/// See [`keep`]. Exported, so that the verifier follows it once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so it is what the caller has claimed; the masks keep indexes in bounds.
     unsafe {
-        let place = scratch.walk().replay as usize & (WALKS - 1);
-        scratch.replays().add(place)
+        let scratch = Claimed::again(scratch);
+        let reads = scratch.walk().reads;
+        let mut key = scratch.walk().start;
+        let mut read = 0;
+        let mut depth = 0;
+        while depth <= DEPTH {
+            let Some(node) = node(key) else { return 0 };
+            let turn = read_volatile(addr_of!((*node).turn));
+            // Another walk writes it.
+            if turn & 1 != 0 || !swap_if(addr_of_mut!((*node).turn), turn, turn + 1) {
+                return 0;
+            }
+            let is_end = read >= reads;
+            if is_end {
+                (*node).key = key;
+                (*node).count = 0;
+                (*node).row = row;
+                (*node).hash = hash;
+            } else {
+                read += share(scratch.into_ptr(), node, key, read);
+                key = follow(scratch.into_ptr(), node, key);
+            }
+            swap(addr_of_mut!((*node).turn), turn + 2);
+            if is_end {
+                return 0;
+            }
+            depth += 1;
+        }
+    }
+    0
+}
+
+/// Writes the words of the recorded walk, from one on, into its node; returns how many. If other walks have been kept through the node, it
+/// keeps the words that they have in common: the first one at least, because all before are the same. Exported as [`keep_walk`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn share(scratch: *mut Scratch, node: *mut Node, key: u64, from: u64) -> u64 {
+    if scratch.is_null() || node.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so they are what the caller has; the masks keep indexes in bounds.
+    unsafe {
+        let scratch = Claimed::again(scratch);
+        let recorded = addr_of!((*scratch.recorded()).places).cast::<u16>();
+        let left = scratch.walk().reads.wrapping_sub(from);
+        let first = *recorded.add(opaque(from) as usize & (WORDS - 1));
+        let places = addr_of_mut!((*node).places).cast::<u16>();
+        let is_known = (*node).key == key && (*node).count != 0 && *places == first << 3;
+        let most = if is_known { (*node).count as u64 } else { WORDS_OF_NODE as u64 };
+        let most = if most < left { most } else { left };
+        let mut extent = 0;
+        let mut index = 0;
+        while index < WORDS_OF_NODE && (index as u64) < most {
+            let place = *recorded.add(opaque(from.wrapping_add(index as u64)) as usize & (WORDS - 1));
+            if is_known && *places.add(index) != place << 3 {
+                break;
+            }
+            *places.add(index) = place << 3;
+            let end = extent_of(place as u64);
+            if end > extent {
+                extent = end;
+            }
+            index += 1;
+        }
+        let mut end = index;
+        while end < WORDS_OF_NODE && end % LANES != 0 {
+            *places.add(end) = (ZERO as u16) << 3;
+            end += 1;
+        }
+        (*node).key = key;
+        (*node).count = index as u16;
+        (*node).extent = extent as u16;
+        index as u64
     }
 }

@@ -8,8 +8,12 @@ use jjleak_common::{jvm::HEADER_WORDS, stack::StackRecord, unwind::Hint};
 use super::{Walk, replay, unfinished};
 use crate::memory::swap;
 
-/// Number of words of the stack copied at a time: 2 KiB hold a typical stack of 20 frames.
-pub(super) const WINDOW_WORDS: usize = 256;
+/// Number of words of the stack that a walk has at a time.
+pub(super) const WINDOW_WORDS: usize = 1024;
+/// Number of words of their buffer, with space for the last chunk, and words before the window ([`replay`]).
+pub(super) const BUFFER_WORDS: usize = 2 * WINDOW_WORDS;
+/// Place of the window in its buffer.
+pub(super) const WINDOW_AT: usize = 2;
 
 /// Working memory of a stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU, not per task. A walk
 /// can be preempted by another task's walk, so each claims a buffer of its own.
@@ -20,8 +24,8 @@ pub(super) struct Scratch {
     /// Index of this buffer.
     number: u32,
     walk: Walk,
-    window: [u64; WINDOW_WORDS],
-    replays: replay::Replays,
+    buffer: [u64; BUFFER_WORDS],
+    recorded: replay::Recorded,
     extents: replay::Extents,
     pages: unfinished::Pages,
     /// Words of the stack that are addresses of code, those of code in no file, and those that were hashed.
@@ -106,8 +110,15 @@ impl Claimed {
     /// The copied words of the stack.
     #[inline(always)]
     pub(super) fn window(self) -> *mut u64 {
+        // SAFETY: as above; in bounds.
+        unsafe { self.buffer().add(WINDOW_AT) }
+    }
+
+    /// The window with the words before it.
+    #[inline(always)]
+    pub(super) fn buffer(self) -> *mut u64 {
         // SAFETY: as above.
-        unsafe { addr_of_mut!((*self.0).window) }.cast()
+        unsafe { addr_of_mut!((*self.0).buffer) }.cast()
     }
 
     #[inline(always)]
@@ -147,9 +158,9 @@ impl Claimed {
     }
 
     #[inline(always)]
-    pub(super) fn replays(self) -> *mut replay::Replay {
+    pub(super) fn recorded(self) -> *mut replay::Recorded {
         // SAFETY: as above.
-        unsafe { addr_of_mut!((*self.0).replays) }.cast()
+        unsafe { addr_of_mut!((*self.0).recorded) }
     }
 
     #[inline(always)]

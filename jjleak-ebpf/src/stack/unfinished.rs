@@ -25,10 +25,10 @@ use budget::{has_budget, use_budget};
 pub(super) use copy::send;
 
 use super::{
-    Claimed, WINDOW_WORDS, Walk,
+    Claimed, Walk,
     code::{self, NO_MAPPING, PAGE_SHIFT, VM_EXEC},
     rows::changes,
-    window::{self, word},
+    window::{self, CHUNK_BYTES, word},
 };
 use crate::{constants::kernel_offset, maps::PROCESSES, memory::read_kernel};
 
@@ -50,10 +50,10 @@ const CONTINUE: i64 = 0;
 const MAX_PAGES: u64 = COPY_PAGES[5] as u64;
 /// log2 of the number of words of a page.
 const PAGE_WORDS_SHIFT: u64 = PAGE_SHIFT - WORD.ilog2() as u64;
-const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
+const CHUNK_WORDS: u64 = CHUNK_BYTES / WORD;
 const PLACE_WORDS: usize = size_of::<HashedWords>() / size_of::<u64>() * COPY_PAGES[5];
 
-const _: () = assert!(PLACE_WORDS.is_power_of_two() && PAGE_BYTES % WINDOW_BYTES == 0);
+const _: () = assert!(PLACE_WORDS.is_power_of_two() && PAGE_BYTES % CHUNK_BYTES == 0);
 
 /// Entries: page, number of the walk, and the [kind](memory) of the page.
 pub(super) type Pages = [u64; PAGES];
@@ -221,8 +221,8 @@ extern "C" fn add_word(index: u64, context: *mut Claimed) -> i64 {
         return CONTINUE;
     }
     // The last word of a block: the window moves to the block.
-    let index = place & (WINDOW_WORDS as u64 - 1);
-    if index == WINDOW_WORDS as u64 - 1 && word(scratch, at & !(WINDOW_BYTES - 1)).is_err() {
+    let index = place & (CHUNK_WORDS - 1);
+    if index == CHUNK_WORDS - 1 && word(scratch, at & !(CHUNK_BYTES - 1)).is_err() {
         scratch.walk().unfinished.absent = page;
         return CONTINUE;
     }

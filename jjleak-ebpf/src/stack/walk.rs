@@ -63,14 +63,15 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
         begin(scratch, image, cfa, hit.frame_pointer(), 1);
         push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
         walk.status = if cfa & 7 == 0 { StackStatus::Fault } else { StackStatus::BadFrame } as u64;
-        return Walked::New(0);
+        return Walked::New;
     };
     let return_address = window::at(scratch, words - 1);
     // Loaded at a constant offset of the context, which the verifier requires: LLVM would select one of two addresses and load
     // from that.
     let in_register = opaque(hit.frame_pointer());
-    let frame_pointer = if hit.has_saved_frame_pointer() { window::at(scratch, 0) } else { in_register };
-    let start = Start { scope: known.scope, site, cfa, frame_pointer, return_address };
+    let is_saved = hit.has_saved_frame_pointer();
+    let frame_pointer = if is_saved { window::at(scratch, 0) } else { in_register };
+    let start = Start { scope: known.scope, site, cfa, frame_pointer, is_saved, return_address };
     if let Some(stack) = replay::find(scratch, &start) {
         return Walked::Again(stack);
     }
@@ -79,7 +80,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     walk.instruction_pointer = return_address;
     replay::begin(scratch, &start);
     go(scratch, image, &known);
-    Walked::New(known.scope)
+    Walked::New
 }
 
 /// Walks the stack of the current thread's system call into `scratch`. The instruction pointer is after the syscall instruction,
@@ -102,6 +103,7 @@ fn begin(scratch: Claimed, image: ImageId, stack_pointer: u64, frame_pointer: u6
     let walk = scratch.walk();
     walk.stack_pointer = stack_pointer;
     walk.frame_pointer = frame_pointer;
+    walk.frame_pointer_at = replay::NOTED;
     walk.after_call = after_call;
     walk.unproven = 0;
     walk.stack_begin = 0;
@@ -331,6 +333,9 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     if kind == RowKind::Go as u64 {
         return go::switch_stack(scratch, row);
     }
+    if by_frame_pointer || kind == RowKind::Fp as u64 || kind == RowKind::Deref as u64 {
+        replay::note_frame_pointer(scratch);
+    }
     if by_frame_pointer && walk.frame_pointer == 0 {
         // At the root of a stack, the frame pointer is zero (System V ABI, x86-64), as for threads of musl.
         walk.unproven = 1;
@@ -341,13 +346,20 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     if !is_possible || by_frame_pointer && !code::is_on_stack(scratch, cfa) {
         return Err(row.status_of_bad_frame());
     }
-    let frame_pointer = match row.saved() {
-        saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => word(scratch, walk.frame_pointer)?,
-        saved if saved == SavedFp::AtCfa as u64 => word(scratch, cfa.wrapping_add(row.fp_offset_bytes()))?,
-        _ => walk.frame_pointer,
+    let saved_at = match row.saved() {
+        saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => Some(walk.frame_pointer),
+        saved if saved == SavedFp::AtCfa as u64 => Some(cfa.wrapping_add(row.fp_offset_bytes())),
+        _ => None,
     };
+    if row.saved() == SavedFp::AtFp as u64 {
+        replay::note_frame_pointer(scratch);
+    }
+    if let Some(saved_at) = saved_at {
+        let place = window::place(scratch, saved_at)?;
+        walk.frame_pointer = window::at(scratch, place);
+        walk.frame_pointer_at = replay::in_buffer(place);
+    }
     let return_address = word(scratch, cfa - 8)?;
-    walk.frame_pointer = frame_pointer;
     walk.stack_pointer = cfa;
     walk.instruction_pointer = return_address;
     walk.after_call = 1;

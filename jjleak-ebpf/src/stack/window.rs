@@ -10,41 +10,49 @@ use jjleak_common::{
 };
 
 use super::{Claimed, WINDOW_WORDS, Walk, replay, scratch::Scratch};
+use crate::memory::opaque;
 
 const PAGE: u64 = 4096;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
+/// Bytes that are copied at a time: a typical stack of 20 frames.
+pub(super) const CHUNK_BYTES: u64 = 2048;
 
-/// The word at `at`. If it is outside of the window, the window moves there, and includes the words above it, which the outer
-/// frames need.
+/// The word at `at`. If it is above the copied words, more are copied; if it does not fit the window, the window moves there.
 ///
 /// # Errors
 /// [`StackStatus::Fault`] if the word is not resident, [`StackStatus::BadFrame`] if `at` cannot be the address of a word on a
 /// stack.
 #[inline(always)]
 pub(super) fn word(scratch: Claimed, at: u64) -> Result<u64, StackStatus> {
+    let place = place(scratch, at)?;
+    replay::note(scratch, place as usize);
+    Ok(self::at(scratch, place))
+}
+
+/// The index of the word at `at` in the window, as for [`word`]; the walk does not depend on it yet.
+#[inline(always)]
+pub(super) fn place(scratch: Claimed, at: u64) -> Result<u64, StackStatus> {
     let walk = scratch.walk();
     if !is_word_address(at) {
         return Err(StackStatus::BadFrame);
     }
     let mut offset = at.wrapping_sub(walk.window_at);
-    if offset >= walk.window_bytes {
+    let is_there = offset < walk.window_bytes || offset < WINDOW_BYTES && cover(scratch, offset + WORD);
+    if !is_there {
         if !move_to(scratch, at) {
             return Err(StackStatus::Fault);
         }
         offset = 0;
     }
-    let index = (offset >> 3) as usize & (WINDOW_WORDS - 1);
-    // SAFETY: the mask keeps the index in bounds.
-    let word = unsafe { *scratch.window().add(index) };
-    replay::note(scratch, index, word);
-    Ok(word)
+    Ok((offset >> 3) & (WINDOW_WORDS as u64 - 1))
 }
 
 /// Empties the window.
 #[inline(always)]
 pub(super) fn close(walk: &mut Walk) {
     walk.window_bytes = 0;
-    walk.is_part = 0;
+    // No word is at or above, within the size of the window.
+    walk.window_at = 0;
 }
 
 /// Copies the stack from `at` on, as much as is likely to be needed. Returns true if at least this many `words` were copied.
@@ -58,7 +66,6 @@ pub(super) fn open(scratch: Claimed, at: u64, expected_bytes: u64, words: u64) -
             if bpf_probe_read_user(window, bytes as u32, at as *const c_void) == 0 {
                 scratch.walk().window_at = at;
                 scratch.walk().window_bytes = bytes;
-                scratch.walk().is_part = 1;
                 return true;
             }
         }
@@ -78,23 +85,44 @@ pub(super) fn open(scratch: Claimed, at: u64, expected_bytes: u64, words: u64) -
     move_to(scratch, at) && walk.window_bytes >= words << 3
 }
 
-/// Copies the rest that [`open`] has left out; the window is empty if that fails.
-#[inline(always)]
-pub(super) fn complete(scratch: Claimed) {
-    let walk = scratch.walk();
-    if walk.is_part != 0 {
-        walk.is_part = 0;
-        // The window stays the same, so the walk can still be kept.
-        walk.window_bytes = 0;
-        move_to(scratch, walk.window_at);
-    }
-}
-
 /// A word of the window; the window must include it.
 #[inline(always)]
 pub(super) fn at(scratch: Claimed, index: u64) -> u64 {
     // SAFETY: the mask keeps the index in bounds.
     unsafe { *scratch.window().add(index as usize & (WINDOW_WORDS - 1)) }
+}
+
+/// Copies more, until the window has so many bytes, at most [`WINDOW_BYTES`]. Returns false if that many cannot be read.
+#[inline(always)]
+pub(super) fn cover(scratch: Claimed, bytes: u64) -> bool {
+    cover_window(scratch.into_ptr(), bytes) != 0
+}
+
+/// See [`cover`]. Exported, so that the verifier follows it once, and not from each place where a word is read.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cover_window(scratch: *mut Scratch, bytes: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so it is what the caller has claimed.
+    let scratch = unsafe { Claimed::again(scratch) };
+    let walk = scratch.walk();
+    let mut turn = 0;
+    while turn <= WINDOW_BYTES / CHUNK_BYTES {
+        let valid = walk.window_bytes;
+        if valid >= bytes {
+            return 1;
+        }
+        let copied = copy_chunk(scratch, valid, walk.window_at.wrapping_add(valid));
+        if copied == 0 {
+            return 0;
+        }
+        let valid = valid + copied;
+        walk.window_bytes = if valid < WINDOW_BYTES { valid } else { WINDOW_BYTES };
+        turn += 1;
+    }
+    0
 }
 
 /// Moves the window to `at`. Returns true if any word was copied.
@@ -103,7 +131,8 @@ fn move_to(scratch: Claimed, at: u64) -> bool {
     move_window(scratch.into_ptr(), at) != 0
 }
 
-/// See [`move_to`]. Exported, so that the verifier follows it once, and not from each place where a word is read.
+/// See [`move_to`]. Exported as [`cover_window`]. If nothing can be read, the window is empty: a failed copy leaves zeros, which are no
+/// words of the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn move_window(scratch: *mut Scratch, at: u64) -> u64 {
@@ -111,41 +140,38 @@ extern "C" fn move_window(scratch: *mut Scratch, at: u64) -> u64 {
         return 0;
     }
     // SAFETY: not null, so it is what the caller has claimed.
-    copy_from(unsafe { Claimed::again(scratch) }, at) as u64
+    let scratch = unsafe { Claimed::again(scratch) };
+    let walk = scratch.walk();
+    // Only words within one window are compared.
+    if walk.window_bytes != 0 {
+        replay::spoil(walk);
+    }
+    walk.window_at = at;
+    walk.window_bytes = copy_chunk(scratch, 0, at);
+    walk.window_bytes
 }
 
-/// Copies the stack from `at` on. Near the end of the stack, only the rest of the page can be read. Detecting that takes a page
-/// fault, so the end of memory is remembered until the page behind it turns out to be resident: a page that no frame has written
-/// to yet also ends memory, and becomes resident when one does. If nothing can be read, the window is empty: a failed copy leaves
-/// zeros, which are no words of the stack.
+/// Copies the stack from `at` on, to a place in the window; returns the number of bytes. Near the end of the stack, only the rest of the
+/// page can be read. Detecting that takes a page fault, so the end of memory is remembered until the page behind it turns out to be
+/// resident: a page that no frame has written to yet also ends memory, and becomes resident when one does.
 #[inline(always)]
-fn copy_from(scratch: Claimed, at: u64) -> bool {
-    // SAFETY: both sizes fit the window.
+fn copy_chunk(scratch: Claimed, place: u64, at: u64) -> u64 {
+    let walk = scratch.walk();
+    // SAFETY: the buffer has space for a chunk behind the window, and the masks keep place and size in bounds.
     unsafe {
-        let walk = scratch.walk();
-        // Only words within one window are compared.
-        if walk.window_bytes != 0 {
-            replay::spoil(walk);
-        }
-        let window = scratch.window().cast::<c_void>();
-        walk.window_at = at;
-        walk.window_bytes = 0;
+        let to = scratch.window().cast::<u8>().add(opaque(place) as usize & (WINDOW_BYTES - WORD) as usize);
+        let to = to.cast::<c_void>();
         let before_end = walk.end_of_memory.wrapping_sub(at);
-        if before_end >= WINDOW_BYTES || before_end == 0 {
-            if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
-                walk.window_bytes = WINDOW_BYTES;
+        if before_end >= CHUNK_BYTES || before_end == 0 {
+            if bpf_probe_read_user(to, CHUNK_BYTES as u32, at as *const c_void) == 0 {
                 if at.wrapping_sub(walk.end_of_memory) < PAGE {
                     walk.end_of_memory = 0;
                 }
-                return true;
+                return CHUNK_BYTES;
             }
             walk.end_of_memory = (at & !(PAGE - 1)) + PAGE;
         }
-        let rest = walk.end_of_memory.wrapping_sub(at) & (WINDOW_BYTES - WORD);
-        if rest == 0 || bpf_probe_read_user(window, rest as u32, at as *const c_void) != 0 {
-            return false;
-        }
-        walk.window_bytes = rest;
-        true
+        let rest = walk.end_of_memory.wrapping_sub(at) & (CHUNK_BYTES - WORD);
+        if rest == 0 || bpf_probe_read_user(to, rest as u32, at as *const c_void) != 0 { 0 } else { rest }
     }
 }

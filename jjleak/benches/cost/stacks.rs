@@ -51,7 +51,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         title: "Stacks".to_owned(),
         says: "Cost beyond bare probes, for a program with frame pointers, which the kernel's unwinder needs. It allocates \
                repeatedly from one place, like a loop. jjleak does not unwind again if the words of the stack are the same as in \
-               one of the last eight walks; this case is measured."
+               an earlier walk; this case is measured."
             .to_owned(),
         facts,
         ..Section::default()

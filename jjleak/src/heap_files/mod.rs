@@ -157,7 +157,7 @@ impl HeapFile {
         part.push(addresses, counts);
         self.memory += small::memory(addresses.len());
         if self.memory > most {
-            self.sum_up_half();
+            self.sum_up_quarter();
         }
     }
 }

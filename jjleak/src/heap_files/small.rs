@@ -27,22 +27,22 @@ pub(super) const fn memory(addresses: usize) -> usize {
 }
 
 impl HeapFile {
-    /// Sums up the smaller half of the stacks.
-    pub(super) fn sum_up_half(&mut self) {
+    /// Sums up the smallest quarter of the stacks.
+    pub(super) fn sum_up_quarter(&mut self) {
         let scaling = self.scaling;
         let mut sizes: Vec<_> = self
             .parts
             .iter()
             .flat_map(|part| part.counted().map(|(stack, _)| size(stack, scaling)))
             .collect();
-        let half = sizes.len() / 2;
-        if half == 0 {
+        let quarter = sizes.len().div_ceil(4);
+        if quarter == 0 {
             return;
         }
-        let most_bytes = *sizes.select_nth_unstable_by(half - 1, f64::total_cmp).1;
+        let most_bytes = *sizes.select_nth_unstable_by(quarter - 1, f64::total_cmp).1;
         let smaller = sizes.iter().filter(|size| **size < most_bytes).count();
-        // Of those that are equal, only as many as belong to the half.
-        self.sum_up(most_bytes, half - smaller);
+        // Of those that are equal, only as many as belong to the quarter.
+        self.sum_up(most_bytes, quarter - smaller);
     }
 
     /// Sums up the stacks that are smaller than one that was summed up before them.

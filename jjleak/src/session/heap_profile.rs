@@ -50,8 +50,8 @@ pub(super) fn read(
     let mut stacks = named(mem::take(&mut heap.parts), heap.scaling, &saved, &mappings, &mut perf_map, names);
     let small = heap.small.unwrap_or_default();
     if small.stacks > 0 {
-        remarks.push(summed_up(&small, stacks.len()));
         stacks.push(of_small(&small, heap.scaling));
+        remarks.push(summed_up(&small, &stacks));
     }
     let mut profile = of_file(taken_at, process, sampling(heap.scaling), stacks);
     profile.notes.insert(Counter::SmallStack.name().to_owned(), small.stacks);
@@ -94,15 +94,18 @@ pub(super) fn damaged(Damage { lines, first, reason }: &Damage) -> String {
     format!("{lines} damaged lines are left out; the first is line {first}: {reason}")
 }
 
-/// A remark on stacks that are summed up.
-fn summed_up(small: &SmallStacks, others: usize) -> String {
-    let SmallStacks { stacks, most_bytes, live, .. } = small;
+/// A remark on stacks that are summed up, from those of the profile.
+fn summed_up(small: &SmallStacks, stacks: &[StackProfile]) -> String {
+    let bytes = stacks.iter().map(|stack| u128::from(stack.live.bytes)).sum::<u128>();
+    let permille = u128::from(whole(small.live.bytes)) * 1000 / bytes.max(1);
     format!(
-        "{stacks} of {} stacks are summed up as {SMALL_STACKS}, because all together would take too much memory: they have at most \
-         {} bytes each, and {} bytes in all",
-        *stacks + others as u64,
-        whole(*most_bytes),
-        whole(live.bytes)
+        "{} of {} stacks are summed up as {SMALL_STACKS}, because all would take too much memory: each has at most {} bytes, and \
+         together they have {}.{} % of the live bytes",
+        small.stacks,
+        small.stacks + stacks.len() as u64 - 1,
+        whole(small.most_bytes),
+        permille / 10,
+        permille % 10
     )
 }
 
@@ -297,6 +300,20 @@ mod tests {
             stack.live.bytes == number && stack.frames[0].address == number
         };
         assert!((1..).zip(stacks).all(is_own));
+    }
+
+    #[test]
+    fn stacks_that_are_summed_up_are_one_stack_and_a_remark_tells_their_share() {
+        let amount = |bytes| Estimate { objects: 1., bytes, ..Estimate::default() };
+        let small = SmallStacks { stacks: 3, most_bytes: 9.6, live: amount(20.), allocated: amount(30.) };
+        let one = of_small(&small, Scaling::Exact);
+        assert_eq!((one.live.bytes, one.allocated.bytes, one.live_error), (20, 30, None));
+        let large = StackProfile { live: Totals { bytes: 300, objects: 1 }, ..one.clone() };
+        assert_eq!(
+            summed_up(&small, &[large, one]),
+            "3 of 4 stacks are summed up as [small stacks], because all would take too much memory: each has at most 10 bytes, and \
+             together they have 6.2 % of the live bytes"
+        );
     }
 
     #[test]

@@ -12,5 +12,6 @@ mod just_mapped;
 mod layouts;
 mod names;
 mod perf_maps;
+mod repeated_walks;
 mod replaced_libraries;
 mod row_tables;

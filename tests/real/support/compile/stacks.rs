@@ -91,6 +91,13 @@ pub(crate) fn absent() -> &'static Path {
     PATH.get_or_init(|| compile("absent", &["stacks/absent.c".to_owned()], &flags))
 }
 
+/// The program that allocates from many stacks in turns.
+pub(crate) fn ways() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
+    PATH.get_or_init(|| compile("ways", &["stacks/ways.c".to_owned()], &flags))
+}
+
 /// The program whose frames cannot be unwound.
 pub(crate) fn garbage() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
