@@ -60,10 +60,10 @@ impl HeapFile {
         for part in &mut self.parts {
             let mut kept = Part::default();
             for (stack, addresses) in part.counted() {
-                let size = size(stack, self.scaling);
-                let is_equal = size == most_bytes && equal > 0;
-                equal -= usize::from(is_equal);
-                if is_equal || size < most_bytes {
+                let order = size(stack, self.scaling).total_cmp(&most_bytes);
+                let is_one_of_equal = order.is_eq() && equal > 0;
+                equal -= usize::from(is_one_of_equal);
+                if is_one_of_equal || order.is_lt() {
                     small.add(stack, self.scaling);
                 } else {
                     self.memory += memory(addresses.len());
