@@ -46,10 +46,7 @@ pub fn lives_on(block: *mut u8, size: usize, distance: u64) {
 /// Makes a call in which this thread samples nothing, such as one of a function of the allocator that calls others of them.
 #[inline]
 pub fn nested<T>(call: impl FnOnce() -> T) -> T {
-    let was_paused = sampling::pause(true);
-    let result = call();
-    sampling::pause(was_paused);
-    result
+    sampling::paused(call)
 }
 
 #[cold]

@@ -4,55 +4,65 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// State of a thread.
+/// Bytes up to the next point while a thread samples nothing.
+const PAUSED: i64 = i64::MAX;
+/// Larger blocks count as of this size. None exists.
+const MOST_BYTES: usize = 1 << 62;
+
+/// The generator of a thread.
 #[derive(Debug, Clone, Copy)]
-struct Thread {
-    /// Bytes up to the next point.
-    left: i64,
-    /// State of the generator (xorshift64*); 0 before the first draw.
+struct Generator {
+    /// Its state (xorshift64*); 0 before the first draw.
     random: u64,
     /// The process that it was drawn in last.
     process: u32,
-    /// True while the thread samples nothing.
-    is_paused: bool,
 }
 
+// Neither has a destructor: they exist as long as the thread, and their first use allocates nothing.
 thread_local! {
-    // Has no destructor: it exists as long as the thread, and its first use allocates nothing.
-    static THREAD: Cell<Thread> = const { Cell::new(Thread { left: 0, random: 0, process: 0, is_paused: false }) };
+    /// Bytes up to the next point; 0 before the first draw.
+    static LEFT: Cell<i64> = const { Cell::new(0) };
+    static GENERATOR: Cell<Generator> = const { Cell::new(Generator { random: 0, process: 0 }) };
 }
 
-/// Makes the thread sample nothing, or again. Returns true if it sampled nothing before.
+/// Makes a call in which this thread samples nothing.
 #[inline]
-pub(crate) fn pause(is_paused: bool) -> bool {
-    THREAD.with(|cell| {
-        let thread = cell.get();
-        cell.set(Thread { is_paused, ..thread });
-        thread.is_paused
-    })
+pub(crate) fn paused<T>(call: impl FnOnce() -> T) -> T {
+    let left = LEFT.replace(PAUSED);
+    let result = call();
+    LEFT.set(left);
+    result
 }
 
 /// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
 #[inline]
 pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
-    THREAD.with(|cell| {
-        let mut thread = cell.get();
-        if thread.is_paused {
+    let left = LEFT.with(|left| {
+        #[expect(clippy::cast_possible_wrap, reason = "at most 2^62")]
+        left.set(left.get() - size.min(MOST_BYTES) as i64);
+        left.get()
+    });
+    if left > 0 { None } else { draw_at_point(left, size, distance) }
+}
+
+/// The same for a block with a point, or the first one of a thread.
+#[cold]
+fn draw_at_point(left: i64, size: usize, distance: u64) -> Option<u64> {
+    let mut generator = GENERATOR.get();
+    if generator.random == 0 {
+        generator.begin();
+        let left = generator.gap(distance).saturating_add(left);
+        LEFT.set(left);
+        GENERATOR.set(generator);
+        if left > 0 {
             return None;
         }
-        if thread.random == 0 {
-            thread.begin(distance);
-        }
-        thread.left = thread.left.saturating_sub(i64::try_from(size).unwrap_or(i64::MAX));
-        let is_sampled = thread.left <= 0;
-        if is_sampled {
-            // Points have no memory: behind the block, the distance to the next one is as if none had been before.
-            thread.reseed_in_child();
-            thread.left = thread.gap(distance);
-        }
-        cell.set(thread);
-        is_sampled.then(|| weighted_bytes(size, distance))
-    })
+    }
+    // Points have no memory: behind the block, the distance to the next one is as if none had been before.
+    generator.reseed_in_child();
+    LEFT.set(generator.gap(distance));
+    GENERATOR.set(generator);
+    Some(weighted_bytes(size, distance))
 }
 
 /// The size divided by 1 - exp(-size / distance), rounded.
@@ -68,15 +78,14 @@ pub(crate) fn weighted_bytes(size: usize, distance: u64) -> u64 {
     libm::round(size / -libm::expm1(-size / distance as f64)) as u64
 }
 
-impl Thread {
+impl Generator {
     #[cold]
-    fn begin(&mut self, distance: u64) {
+    fn begin(&mut self) {
         static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
         // Differs between threads by the counter, and between processes by the address of the stack.
         let counter = SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mixed = (counter ^ (std::ptr::from_ref(self).addr() as u64)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         self.random = (mixed ^ mixed >> 29) | 1;
-        self.left = self.gap(distance);
     }
 
     /// Draws other numbers than the parent in a child of fork(2), which has a copy of its generator.
@@ -136,12 +145,21 @@ mod tests {
 
     #[test]
     fn a_child_of_fork_draws_other_numbers_than_its_parent() {
-        let parent = Thread { left: 0, random: 12_345, process: std::process::id(), is_paused: false };
-        let (mut same, mut child) = (parent, Thread { process: 1, ..parent });
+        let parent = Generator { random: 12_345, process: std::process::id() };
+        let (mut same, mut child) = (parent, Generator { process: 1, ..parent });
         same.reseed_in_child();
         child.reseed_in_child();
         assert_eq!((same.random, child.process), (parent.random, parent.process));
         assert_ne!((child.random, child.gap(1 << 20)), (parent.random, same.gap(1 << 20)));
+    }
+
+    #[test]
+    fn nothing_is_drawn_while_paused_and_as_before_afterwards() {
+        while draw(1, 1000).is_none() {}
+        let left = LEFT.get();
+        paused(|| paused(|| assert_eq!(draw(1 << 40, 1000), None)));
+        assert_eq!(LEFT.get(), left);
+        assert!(draw(usize::try_from(left).unwrap(), 1000).is_some());
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Drop for Daemon {
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
     // Compiles the JVMs' program.
-    crate::subjects::Buffers::new(options)?;
+    crate::subjects::Buffers::new(options, 1)?;
     let count = options.choose(JVMS, 3);
     let jvms = (0..count).map(|_| jvm()).collect::<Result<Vec<_>>>()?;
     let state = tempfile::tempdir()?;

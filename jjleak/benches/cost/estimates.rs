@@ -122,7 +122,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         sleep(WARM_UP);
         add(name, program.0.id())?;
     }
-    let redis = Redis::new(options).start(&Environment::new(), &[])?;
+    let redis = Redis::new(options, 1).start(&Environment::new(), &[])?;
     let _load = Busy::start(&["redis-benchmark", "-s", &Redis::socket(), "-l", "-c", "2", "-t", "set"])?;
     sleep(WARM_UP);
     add("redis-server", redis.pid())?;

@@ -34,7 +34,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     java.ask_for::<2>("5")?;
     let of_java = ratios(turns, java.pid(), || java.ask_for::<2>("1").map(|[thread, _]| thread))?;
     drop(java);
-    let redis = Redis::new(options).start(&Environment::new(), &[])?;
+    let redis = Redis::new(options, 1).start(&Environment::new(), &[])?;
     get(&*redis)?;
     let of_redis = ratios(turns, redis.pid(), || get(&*redis))?;
     let fact = |name: &str, ratios: Timings| Fact::new(name, "x", ratios.figure()).at_most(WANTED);

@@ -47,7 +47,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -57,6 +57,7 @@ const PARTS: [Part; 17] = [
     Part { name: "bounds", measure: bounds::measure },
     Part { name: "estimates", measure: estimates::measure },
     Part { name: "snapshots", measure: snapshots::measure },
+    Part { name: "samples", measure: matrix::samples },
     Part { name: "names", measure: names::measure },
     Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },

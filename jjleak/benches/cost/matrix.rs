@@ -20,6 +20,15 @@ const TIMINGS: usize = 5;
 const OF_BPFTRACE: f64 = 0.25;
 /// Maximum cost of the preloaded sampler, in nanoseconds per round and relative to the untraced program.
 const SAMPLERS: [(&str, f64, f64); 2] = [(SAMPLER, 3., 1.005), (SAMPLED, 6., 1.01)];
+/// Maximum time of real programs relative to bare probes at the same sites.
+const OF_BARE: f64 = 1.3;
+/// Work of a program with samples, as a multiple of that with traps: they cost so little that a program takes a second.
+const TIMES: usize = 25;
+/// Turns of each program with samples.
+const TURNS: usize = 9;
+/// What has a row there.
+const OF_SAMPLES: [&str; 5] =
+    [UNTRACED, SAMPLER, SAMPLED, "jemalloc, profiling off", "jemalloc, one sample per 512 KiB"];
 
 /// Timings of a tool.
 struct Taken {
@@ -43,9 +52,11 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
         }
     };
     let workloads = MICRO.iter().map(|micro| micro.name.to_owned()).collect();
-    let matrix = measure(options, "ns per round", workloads, |tool| tool.is_for_calls, turn);
-    let facts =
-        beside_bare(&matrix).chain(beside_bpftrace(&matrix)).chain(added_by_samplers(&matrix)).collect();
+    let matrix = measure(options.turns(), "ns per round", workloads, |tool| tool.is_for_calls, turn);
+    let facts = calls_beside_bare(&matrix)
+        .chain(beside_bpftrace(&matrix))
+        .chain(added_by_samplers(&matrix))
+        .collect();
     Ok(Section {
         title: "Allocator calls".to_owned(),
         says: "A round is `malloc` and `free`: 64 bytes, 8 frames and one thread, unless the column says otherwise. In the \
@@ -63,12 +74,54 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
 /// Measures real programs.
 pub(crate) fn programs(options: &Options) -> Result<Section> {
     let subjects: [Box<dyn Subject>; 5] = [
-        python(options),
-        sqlite(options),
-        compiler(options)?,
-        Box::new(Redis::new(options)),
-        Box::new(Buffers::new(options)?),
+        python(options, 1, true),
+        sqlite(options, 1),
+        compiler(options, 1)?,
+        Box::new(Redis::new(options, 1)),
+        Box::new(Buffers::new(options, 1)?),
     ];
+    let matrix = of_programs(options.turns(), &subjects, |tool| tool.is_for_programs);
+    let facts = programs_beside_bare(&matrix).chain(beside_bpftrace(&matrix)).collect();
+    Ok(Section {
+        title: "Programs".to_owned(),
+        says: "Time from the program's first instruction (server and JVM: from the first request) to the end of its work, \
+               with the tool attached before. python3 allocates each object with the C library (`PYTHONMALLOC=malloc`); \
+               redis-server is linked to jemalloc and uses it in every row."
+            .to_owned(),
+        matrix: Some(matrix),
+        facts,
+        failure: None,
+    })
+}
+
+/// Measures real programs with samples, for longer.
+pub(crate) fn samples(options: &Options) -> Result<Section> {
+    let times = options.choose(TIMES, 1);
+    let subjects: [Box<dyn Subject>; 6] = [
+        python(options, times, true),
+        python(options, times, false),
+        sqlite(options, times),
+        compiler(options, times / 5 + 1)?,
+        Box::new(Redis::new(options, times)),
+        Box::new(Buffers::new(options, times)?),
+    ];
+    let turns = options.choose(TURNS, 1);
+    let matrix = of_programs((turns, turns), &subjects, |tool| OF_SAMPLES.contains(&tool.name));
+    let facts = samplers_beside_untraced(&matrix).collect();
+    Ok(Section {
+        title: "Programs with samples".to_owned(),
+        says: format!(
+            "As above, with some {times} times the work. The second column is of python3's own allocator, which calls the C library's for \
+             large objects and for its arenas."
+        ),
+        matrix: Some(matrix),
+        facts,
+        failure: None,
+    })
+}
+
+/// Measures programs with some tools.
+fn of_programs(turns: (usize, usize), subjects: &[Box<dyn Subject>], is_wanted: fn(&Tool) -> bool) -> Matrix {
     let turn = |taken: &mut Taken| {
         for (workload, subject) in subjects.iter().enumerate() {
             if taken.failures.contains_key(&workload) {
@@ -81,18 +134,7 @@ pub(crate) fn programs(options: &Options) -> Result<Section> {
         }
     };
     let workloads = subjects.iter().map(|subject| subject.name()).collect();
-    let matrix = measure(options, "seconds", workloads, |tool| tool.is_for_programs, turn);
-    let facts = beside_bpftrace(&matrix).chain(samplers_beside_untraced(&matrix)).collect();
-    Ok(Section {
-        title: "Programs".to_owned(),
-        says: "Time from the program's first instruction (server and JVM: from the first request) to the end of its work, \
-               with the tool attached before. python3 allocates each object with the C library (`PYTHONMALLOC=malloc`); \
-               redis-server is linked to jemalloc and uses it in every row."
-            .to_owned(),
-        matrix: Some(matrix),
-        facts,
-        failure: None,
-    })
+    measure(turns, "seconds", workloads, is_wanted, turn)
 }
 
 /// Runs one turn of a tool.
@@ -118,7 +160,7 @@ fn run(tool: &Tool, subject: &dyn Subject) -> Result<f64> {
 
 /// Repeats turns while figures are noisy, up to a maximum of turns and time.
 fn measure(
-    options: &Options,
+    (least, most): (usize, usize),
     unit: &'static str,
     workloads: Vec<String>,
     is_wanted: fn(&Tool) -> bool,
@@ -128,7 +170,6 @@ fn measure(
     let taken =
         |tool| Taken { tool, timings: vec![Timings::default(); workloads.len()], failures: BTreeMap::new() };
     let mut all: Vec<_> = TOOLS.iter().filter(|tool| is_wanted(tool)).map(taken).collect();
-    let (least, most) = options.turns();
     for turns in 1..=most {
         all.iter_mut().for_each(&turn);
         let is_noisy = all.iter().any(Taken::is_noisy);
@@ -152,13 +193,22 @@ impl Taken {
     }
 }
 
-/// Cost of jjleak relative to bare probes at the same sites.
-fn beside_bare(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+/// Cost of jjleak relative to bare probes at the same sites, for calls.
+fn calls_beside_bare(matrix: &Matrix) -> impl Iterator<Item = Fact> {
     MICRO.iter().enumerate().filter_map(|(workload, micro)| {
-        let ratio = matrix.median(JJLEAK, workload).zip(matrix.median(BARE, workload));
-        let what = format!("jjleak relative to bare probes at the same sites: {}", micro.name);
-        Some(fact(what, ratio).at_most(micro.budget?))
+        Some(beside_bare(matrix, workload, micro.name).at_most(micro.budget?))
     })
+}
+
+/// The same for programs.
+fn programs_beside_bare(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+    let each = matrix.workloads.iter().enumerate();
+    each.map(|(workload, name)| beside_bare(matrix, workload, name).at_most(OF_BARE))
+}
+
+fn beside_bare(matrix: &Matrix, workload: usize, name: &str) -> Fact {
+    let ratio = matrix.median(JJLEAK, workload).zip(matrix.median(BARE, workload));
+    fact(format!("jjleak relative to bare probes at the same sites: {name}"), ratio)
 }
 
 /// Overhead of jjleak relative to bpftrace's.

@@ -14,9 +14,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(options: &Options) -> Result<Self> {
+    pub(crate) fn new(options: &Options, times: usize) -> Result<Self> {
         java_classes("Buffers")?;
-        Ok(Self { count: options.choose(150_000, 10_000) })
+        Ok(Self { count: times * options.choose(150_000, 10_000) })
     }
 }
 

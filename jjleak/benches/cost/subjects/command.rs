@@ -30,22 +30,25 @@ impl Timed {
     }
 }
 
-/// Python's JSON, with each object allocated by the C library.
-pub(crate) fn python(options: &Options) -> Box<dyn Subject> {
-    let rounds = options.choose(25, 4);
+/// Python's JSON, with its objects allocated by the C library, or by its own allocator.
+pub(crate) fn python(options: &Options, times: usize, by_libc: bool) -> Box<dyn Subject> {
+    let rounds = times * options.choose(25, 4);
     let script = format!(
         "import json\n\
          data = [{{'id': i, 'name': 'n%d' % i, 'tags': ['a%d' % i, 'b'], 'at': i / 7}} for i in range(300)]\n\
          for _ in range({rounds}):\n    data = json.loads(json.dumps(data))\n"
     );
-    let mut python = Timed::new("python3, json", "/usr/bin/python3", &["-S", "-c", &script]);
-    python.environment.push(("PYTHONMALLOC".to_owned(), "malloc".to_owned()));
+    let name = if by_libc { "python3, json" } else { "python3, its own allocator" };
+    let mut python = Timed::new(name, "/usr/bin/python3", &["-S", "-c", &script]);
+    if by_libc {
+        python.environment.push(("PYTHONMALLOC".to_owned(), "malloc".to_owned()));
+    }
     Box::new(python)
 }
 
 /// Fills, indexes, updates and searches a table.
-pub(crate) fn sqlite(options: &Options) -> Box<dyn Subject> {
-    let rows = options.choose(20_000, 2_000);
+pub(crate) fn sqlite(options: &Options, times: usize) -> Box<dyn Subject> {
+    let rows = times * options.choose(20_000, 2_000);
     let script = format!(
         "create table t(id integer primary key, name text, at real);\n\
          insert into t with recursive n(i) as (select 1 union all select i + 1 from n where i < {rows})\n\
@@ -60,10 +63,11 @@ pub(crate) fn sqlite(options: &Options) -> Box<dyn Subject> {
 }
 
 /// The C compiler proper on a large preprocessed file.
-pub(crate) fn compiler(options: &Options) -> Result<Box<dyn Subject>> {
-    let source = scratch("big.c");
-    let preprocessed = scratch("big.i");
-    fs::write(&source, program(options.choose(30, 3))?)?;
+pub(crate) fn compiler(options: &Options, times: usize) -> Result<Box<dyn Subject>> {
+    let functions = times * options.choose(30, 3);
+    let source = scratch(&format!("big-{functions}.c"));
+    let preprocessed = source.with_extension("i");
+    fs::write(&source, program(functions)?)?;
     let status = Command::new("gcc").arg("-E").arg(&source).arg("-o").arg(&preprocessed).status()?;
     if !status.success() {
         return Err(format!("gcc -E failed: {status}").into());

@@ -22,8 +22,8 @@ impl Redis {
         scratch("redis.sock").display().to_string()
     }
 
-    pub(crate) fn new(options: &Options) -> Self {
-        Self { requests: options.choose(10_000, 2_000) }
+    pub(crate) fn new(options: &Options, times: usize) -> Self {
+        Self { requests: times * options.choose(10_000, 2_000) }
     }
 }
 
