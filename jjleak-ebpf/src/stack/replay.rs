@@ -29,7 +29,7 @@ const LANES: usize = 4;
 const WORDS_OF_NODE: usize = 32;
 const GROUPS: usize = WORDS_OF_NODE / LANES;
 /// Maximum number of nodes of a walk.
-const DEPTH: u64 = 24;
+const DEPTH: u64 = 16;
 /// Maximum number of words of a kept walk: a return address for each frame, and a frame pointer for some.
 const WORDS: usize = 256;
 

@@ -74,6 +74,31 @@ fn what_a_running_jvm_allocates_is_sampled_on_request() {
     jdks().iter().for_each(assert_sampled);
 }
 
+#[test]
+fn a_library_with_an_allocator_of_its_own_is_left_alone() {
+    require_bpf!();
+    require_program!("javac");
+    let mut java = Java::start_late(Path::new("java"), &[]);
+    java.ask(&format!("load {}", compile::late_library_with_its_own_malloc().display()));
+    java.ask("native 2");
+    let jjleak = attach(&java);
+    java.ask(&format!("unsafe {BLOCKS}"));
+    // A block of the one allocator that the other frees would end the JVM.
+    java.ask(&format!("native {BLOCKS}"));
+
+    let ended = jjleak.interrupt().assert_done();
+
+    let is_told = |line: &String| line.contains("lead elsewhere");
+    assert!(ended.stderr.iter().any(is_told), "{:?}", ended.stderr);
+    let report = ended.report();
+    assert_estimated(&report, "Late.allocate", 5000, "beside another allocator");
+    let of_library = |stack: &StackDocument| {
+        stack.frames.iter().any(|frame| frame.symbol == "Java_Late_allocateByLibrary")
+    };
+    assert!(!report.stacks.iter().any(of_library), "{:#?}", report.stacks);
+    java.ask(&format!("native {BLOCKS}"));
+}
+
 fn refused(options: &[&str]) -> Ended {
     let java = Java::start_late(Path::new("java"), options);
     let mut command = Command::new(crate::support::jjleak::PROGRAM);

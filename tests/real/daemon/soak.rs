@@ -17,7 +17,7 @@ use crate::support::process::Process;
 
 /// Environment variable with the duration in minutes (`cargo xtask soak --minutes N`).
 const MINUTES: &str = "JJLEAK_SOAK_MINUTES";
-const SHORT: Duration = Duration::from_secs(120);
+const SHORT: Duration = Duration::from_secs(75);
 const LONG: Duration = Duration::from_secs(600);
 /// Interval between measurements. Before each, a profile of a process is requested.
 const BEAT: Duration = Duration::from_secs(1);

@@ -13,10 +13,10 @@ pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as,
 pub(crate) use self::programs::{
     Wrapper, announced, announced_library, announced_points, arenas, bare, called, clock, differential,
     early, every_new, every_way, every_way_of_musl, exhaustion, fibres, filtered, headless, hostile, jit,
-    kept_by_library, late_library, leaky, loading_every_new, loading_late, map_files, multitude, names,
-    narrow, orphan, paced, paths, sampled, sampled_soak, sampler_to_preload, sampling_in_rust, silent,
-    static_arenas, static_early, static_jit, static_paced, tail_calls, touched, trim, unprobeable, verdicts,
-    wrapper,
+    kept_by_library, late_library, late_library_with_its_own_malloc, leaky, loading_every_new, loading_late,
+    map_files, multitude, names, narrow, orphan, paced, paths, sampled, sampled_soak, sampler_to_preload,
+    sampling_in_rust, silent, static_arenas, static_early, static_jit, static_paced, tail_calls, touched,
+    trim, unprobeable, verdicts, wrapper,
 };
 pub(crate) use self::stacks::{
     Build, absent, binding, deepest, garbage, generated, just_mapped, launcher, loading, replacing,

@@ -309,6 +309,17 @@ pub(crate) fn late_library() -> PathBuf {
     compile("liblate.so", &["java/late.c".to_owned()], &["-shared", "-fPIC", "-g", "-O1"])
 }
 
+/// The same, which leaves the work to a library with an allocator of its own.
+pub(crate) fn late_library_with_its_own_malloc() -> PathBuf {
+    const LIBRARY: &[&str] = &["-shared", "-fPIC", "-g", "-O1", "-fno-builtin"];
+    let malloc = compile("libown_malloc.so", &["java/own_malloc.c".to_owned()], LIBRARY);
+    let to_malloc =
+        format!("-Wl,--no-as-needed,-rpath,{0},{1}", malloc.parent().unwrap().display(), malloc.display());
+    let inner = compile("libinner.so", &["java/late.c".to_owned()], &[LIBRARY, &[&to_malloc]].concat());
+    let inner = format!("-DINNER=\"{}\"", inner.display());
+    compile("libouter.so", &["java/late_inner.c".to_owned()], &[LIBRARY, &[&inner]].concat())
+}
+
 /// A program that allocates by every function of malloc.
 pub(crate) fn every_way() -> PathBuf {
     compile("every_way", &["every_way.c".to_owned()], &[BOOKKEEPING, &["-O1"]].concat())
