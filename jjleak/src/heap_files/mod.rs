@@ -29,7 +29,7 @@ pub use small::SmallStacks;
 /// Maximum number of frames in all stacks of a file that has names: 512 MiB.
 const MAX_ADDRESSES: u32 = 128 << 20;
 /// Maximum memory that the stacks of a file take as a profile, estimated: that of a million stacks of 6 addresses. What is more is summed up.
-const MAX_MEMORY: usize = 232 << 20;
+const MAX_MEMORY: usize = 224 << 20;
 /// Maximum number of stacks in a [`Part`].
 pub const STACKS_PER_PART: usize = 1 << 14;
 /// First line of the list of mapped files, in the format of `/proc/PID/maps`.
