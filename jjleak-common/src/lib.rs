@@ -20,6 +20,7 @@
 //! - [`samples`]: allocations that programs sample themselves.
 //! - [`trace`]: single allocations and frees.
 //! - [`unfinished`]: stacks that the user side finishes.
+//! - [`walk_hash`]: hashes of the words that a stack walk depends on.
 //! - [`counter`]: every way to lose or distort data, by name.
 #![cfg_attr(not(test), no_std)]
 #![expect(
@@ -46,6 +47,7 @@ pub mod stage;
 pub mod trace;
 pub mod unfinished;
 pub mod unwind;
+pub mod walk_hash;
 
 /// Names of the BPF maps and programs, as the loader finds them in the object.
 pub mod names {

@@ -9,7 +9,10 @@
 use core::ptr::{addr_of, addr_of_mut, read_volatile};
 
 use aya_ebpf::{macros::map, maps::Array};
-use jjleak_common::stack::StackStatus;
+use jjleak_common::{
+    stack::StackStatus,
+    walk_hash::{self, LANES, Lanes},
+};
 
 use super::{
     Captured, Claimed, WINDOW_WORDS, Walk, intern,
@@ -23,8 +26,6 @@ use crate::{
 
 /// Number of nodes for all processes: 6 MiB.
 const NODES: u32 = 1 << 16;
-/// Number of words that are hashed at a time: their multiplications do not wait for each other.
-const LANES: usize = 4;
 /// Maximum number of words of a node: more are in the next node.
 const WORDS_OF_NODE: usize = 32;
 const GROUPS: usize = WORDS_OF_NODE / LANES;
@@ -120,18 +121,6 @@ fn place_of_extent(site: u64, cfa: u64) -> usize {
     place as usize & (EXTENTS - 1)
 }
 
-#[inline(always)]
-fn multiply(number: u64) -> u64 {
-    number.wrapping_mul(0xff51_afd7_ed55_8ccd)
-}
-
-/// Adds a word to a hash.
-#[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
-    let mixed = multiply(hash ^ word);
-    mixed ^ mixed >> 29
-}
-
 /// The node of a key, or another one in its place.
 #[inline(always)]
 fn node(key: u64) -> Option<*mut Node> {
@@ -143,9 +132,9 @@ fn node(key: u64) -> Option<*mut Node> {
 #[inline(always)]
 pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     let walk = scratch.walk();
-    let mut key = mix(mix(start.scope, start.cfa), mix(start.site, start.return_address));
+    let mut key = walk_hash::of_start(start.scope, start.cfa, start.site, start.return_address);
     if threads::are_told_apart() {
-        key = mix(key, walk.thread);
+        key = walk_hash::add(key, walk.thread);
     }
     // SAFETY: in a map value that is ours while claimed.
     unsafe {
@@ -198,18 +187,14 @@ extern "C" fn follow(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 
         let buffer = Claimed::again(scratch).buffer().cast::<u8>();
         let word = |offset: u64| *buffer.add((offset & OFFSET) as usize).cast::<u64>();
         let groups = ((*node).count as usize).div_ceil(LANES);
-        // Each lane begins with another number: words in another order have another hash.
-        let mut lanes = [key, 1, 2, 3];
+        let mut lanes = Lanes::new(key);
         let mut group = 0;
         while group < GROUPS && group < groups {
             let places = (*node).places[group];
-            lanes[0] = multiply(lanes[0] ^ word(places));
-            lanes[1] = multiply(lanes[1] ^ word(places >> 16));
-            lanes[2] = multiply(lanes[2] ^ word(places >> 32));
-            lanes[3] = multiply(lanes[3] ^ word(places >> 48));
+            lanes = lanes.push([word(places), word(places >> 16), word(places >> 32), word(places >> 48)]);
             group += 1;
         }
-        mix(mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3]))
+        lanes.finish()
     }
 }
 
