@@ -104,7 +104,8 @@ mod tests {
             let mut all = BTreeSet::new();
             for difference in differences() {
                 for which in 1..1u64 << WORDS {
-                    all.insert(hash(std::array::from_fn(|at| words[at] ^ difference * (which >> at & 1))));
+                    let of = |at| difference * (which >> at & 1);
+                    all.insert(hash(std::array::from_fn(|at| words[at] ^ of(at))));
                 }
             }
             assert_eq!(all.len(), differences().count() * ((1 << WORDS) - 1));
