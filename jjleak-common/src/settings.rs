@@ -63,8 +63,10 @@ pub struct Settings {
     pub mapping_kinds: u8,
     /// 1 if programs draw samples themselves: sizes of live blocks are [`crate::samples::Sampled`].
     pub announced: u8,
+    /// 1 to walk each stack, also one that an earlier walk has found.
+    pub walk_each: u8,
     /// Zeros.
-    pub padding: [u8; 4],
+    pub padding: [u8; 3],
 }
 
 impl Settings {
@@ -88,7 +90,8 @@ impl Settings {
         trace: 0,
         mapping_kinds: MappingKinds::ANONYMOUS.0,
         announced: 0,
-        padding: [0; 4],
+        walk_each: 0,
+        padding: [0; 3],
     };
 }
 

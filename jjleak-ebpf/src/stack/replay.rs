@@ -20,6 +20,7 @@ use super::{
     window::{self, CHUNK_BYTES},
 };
 use crate::{
+    constants::setting,
     memory::{opaque, swap, swap_if},
     threads,
 };
@@ -140,6 +141,9 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     unsafe {
         walk.start = key;
         *scratch.buffer().add(REGISTER) = start.frame_pointer;
+    }
+    if setting!(walk_each) != 0 {
+        return None;
     }
     let mut depth = 0;
     while depth <= DEPTH {

@@ -84,6 +84,8 @@ pub struct Settings {
     /// Stage after which programs end, to measure the cost of each stage.
     #[cfg(feature = "measuring")]
     pub last_stage: Stage,
+    /// True to walk each stack, also one that an earlier walk has found, for tests.
+    pub walk_each: bool,
     /// True to use perf events as on kernels without uprobe-multi links, for tests.
     pub one_by_one: bool,
 }
@@ -107,6 +109,7 @@ impl Settings {
             kernel_log: false,
             #[cfg(feature = "measuring")]
             last_stage: Stage::All,
+            walk_each: false,
             one_by_one: false,
         }
     }
@@ -231,7 +234,8 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         trace: settings.trace.into(),
         mapping_kinds: mappings.unwrap_or(MappingKinds::ANONYMOUS).0,
         announced: (settings.programs == Programs::Samples).into(),
-        padding: [0; 4],
+        walk_each: settings.walk_each.into(),
+        padding: [0; 3],
     })
 }
 

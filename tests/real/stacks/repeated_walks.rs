@@ -1,11 +1,58 @@
 //! Stacks that are recognized without a walk.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use jjleak::attach::{Programs, Settings};
+use jjleak::snapshot::BlockFilter;
 
 use crate::support::accounts::assert_nothing_lost;
+use crate::support::attached::Attached;
+use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
-use crate::support::privilege::require_bpf;
+use crate::support::lines::Lines;
+use crate::support::privilege::{require_bpf, require_program};
+use crate::support::process::Process;
+
+/// Programs that wait for a line, work, and wait again.
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    (
+        "python3",
+        &[
+            "-S",
+            "-c",
+            "import ast, heapq, json\n\
+             print('ready', flush=True)\n\
+             input()\n\
+             tree = ast.dump(ast.parse(open(heapq.__file__).read()))\n\
+             data = [json.loads(json.dumps([{'a': [i, str(i)]}] * 20)) for i in range(100)]\n\
+             print('done', flush=True)\n\
+             input()",
+        ],
+    ),
+    (
+        "perl",
+        &[
+            "-e",
+            "$| = 1; print \"ready\\n\"; <STDIN>; my %all;
+             for my $i (1 .. 3000) { push @{$all{'k' . $i % 97}}, {i => $i, s => 'x' x ($i % 50)}; }
+             my $text = join ',', map { sprintf '%s=%d', $_, scalar @{$all{$_}} } sort keys %all;
+             print \"done\\n\"; <STDIN>;",
+        ],
+    ),
+    (
+        "bash",
+        &[
+            "-c",
+            "f() { local left=$1 text=$2; if ((left > 0)); then f $((left - 1)) \"${text:0:20}$left\"; fi; }
+             echo ready; read -r
+             for i in {1..200}; do all[i]=\"$i${all[i - 1]:0:30}\"; f $((i % 15)) \"$i\"; done
+             echo done; read -r",
+        ],
+    ),
+];
 
 /// Ways through the fixture of each kind, each with a block size of its own.
 const WAYS: u64 = 32;
@@ -44,5 +91,54 @@ fn stacks_in_turns_keep_their_own_blocks_whatever_registers_hold() {
         let ways = (SMALLEST..SMALLEST + WAYS * KINDS).map(|size| (size, TIMES));
         let expected = LEFTOVER.map(|size| (size, LEFTOVER_TIMES)).into_iter().chain(ways);
         assert_eq!(times, expected.collect(), "{root}");
+    }
+}
+
+/// Objects and bytes that each stack has allocated, by its status and addresses.
+type Stacks = BTreeMap<(String, Vec<u64>), (u64, u64)>;
+
+fn stacks(mut attached: Attached) -> Stacks {
+    attached.new_stacks();
+    let snapshot = attached.snapshot(BlockFilter::default());
+    let mut stacks = Stacks::new();
+    for (row, used) in snapshot.stacks {
+        let stack = attached.collector.stack(row).unwrap();
+        let addresses = stack.frames.iter().map(|frame| frame.address()).collect();
+        let sum = stacks.entry((format!("{:?}", stack.status), addresses)).or_default();
+        *sum = (sum.0 + used.allocated_objects, sum.1 + used.allocated_bytes);
+    }
+    stacks
+}
+
+fn assert_as_if_each_were_walked(program: &str, arguments: &[&str]) {
+    let mut command = Command::new(program);
+    command.args(arguments).env("PYTHONMALLOC", "malloc").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut target = Process::spawn(&mut command);
+    let mut lines = Lines::of(program, target.stdout.take().unwrap());
+    lines.skip_to("ready", SOON);
+    let settings = Settings::new(Programs::Accounting);
+    let walking = Attached::to(target.id(), Settings { walk_each: true, ..settings });
+    let recognizing = Attached::to(target.id(), settings);
+
+    target.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    lines.skip_to("done", SOON);
+
+    let (walked, recognized) = (stacks(walking), stacks(recognizing));
+    let objects: u64 = walked.values().map(|(objects, _)| objects).sum();
+    println!("{program}: {objects} objects, {} stacks", walked.len());
+    assert!(walked.len() > 20 && objects > 1000, "{program}: {objects} objects, {} stacks", walked.len());
+    for (stack, sum) in &walked {
+        assert_eq!(recognized.get(stack), Some(sum), "{program}: {stack:x?}");
+    }
+    assert_eq!(recognized.len(), walked.len(), "{program}");
+}
+
+#[test]
+fn stacks_of_real_programs_are_those_that_a_walk_each_time_finds() {
+    require_program!("python3");
+    require_program!("perl");
+    require_program!("bash");
+    for (program, arguments) in PROGRAMS {
+        assert_as_if_each_were_walked(program, arguments);
     }
 }
