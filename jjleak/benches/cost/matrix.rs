@@ -26,7 +26,7 @@ const OF_BARE: f64 = 1.3;
 const TIMES: usize = 25;
 /// Turns of each program with samples.
 const TURNS: usize = 9;
-/// What has a row there.
+/// Tools in the table of programs with samples.
 const OF_SAMPLES: [&str; 5] =
     [UNTRACED, SAMPLER, SAMPLED, "jemalloc, profiling off", "jemalloc, one sample per 512 KiB"];
 

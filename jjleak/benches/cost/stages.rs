@@ -22,7 +22,7 @@ const STAGES: [(Stage, &str); 6] = [
     (Stage::Process, "decode the cookie, read registers, look up the process"),
     (Stage::Calls, "detect nested calls (task storage)"),
     (Stage::Words, "claim a buffer, copy the words of the stack"),
-    (Stage::Stack, "compare the words with those of an earlier walk"),
+    (Stage::Stack, "hash the words, find the stack of an earlier walk"),
     (Stage::Counted, "read the time, count the allocation"),
     (Stage::All, "insert the block"),
 ];

@@ -41,7 +41,7 @@ impl HeapFile {
         }
         let most_bytes = *sizes.select_nth_unstable_by(quarter - 1, f64::total_cmp).1;
         let smaller = sizes.iter().filter(|size| **size < most_bytes).count();
-        // Of those that are equal, only as many as belong to the quarter.
+        // Several stacks can have this size: some of them belong to the quarter, others do not.
         self.sum_up(most_bytes, quarter - smaller);
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 
 use crate::analyze::{History, Pace};
 use crate::profile::{Moment, Profile};
@@ -112,15 +113,24 @@ impl SavedSeries {
 }
 
 impl Process {
-    /// Judges the call sites by all dumps up to this one.
+    /// Judges the call sites by all dumps up to this one. Where small stacks are summed up, a stack that gets larger than they are seems to be
+    /// new: such dumps are not judged.
     fn judge(&mut self, dump: &mut Profile) {
+        dump.started_at = self.last.started_at;
+        if has_small_stacks(&self.last) || has_small_stacks(dump) {
+            self.history = History::default();
+            return;
+        }
         if self.last.snapshots == 0 {
             self.history.remember(&self.last);
         }
-        dump.started_at = self.last.started_at;
         dump.coverage.settle = SETTLE;
         self.history.judge(dump, Pace::Thorough);
     }
+}
+
+fn has_small_stacks(profile: &Profile) -> bool {
+    profile.notes.get(Counter::SmallStack.name()).is_some_and(|count| *count > 0)
 }
 
 /// The combined history of both.
@@ -212,6 +222,21 @@ mod tests {
             kind(&last, "grows")
         };
         assert_eq!((with_error(4 * MIB), with_error(2 * MIB)), (VerdictKind::Growing, VerdictKind::Leaking));
+    }
+
+    #[test]
+    fn dumps_whose_small_stacks_are_summed_up_are_not_judged() {
+        let mut series = SavedSeries::default();
+        let mut add = |index: u64, small| {
+            let mut dump = dump(index * 10, 1, &[stack("grows", (index + 1) * MIB, None)]);
+            dump.profile.notes.insert(Counter::SmallStack.name().to_owned(), small);
+            assert!(series.add(0, dump));
+            series.profiles().remove(0)
+        };
+        let with_small = (0..9).map(|index| add(index, 5)).last().unwrap();
+        assert!(with_small.verdicts.is_empty());
+        let without = (9..18).map(|index| add(index, 0)).last().unwrap();
+        assert_eq!((kind(&without, "grows"), without.snapshots), (VerdictKind::Leaking, 9));
     }
 
     #[test]
