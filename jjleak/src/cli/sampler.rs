@@ -44,7 +44,12 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
     let Some(library) = find() else {
         return match args.sample_bytes {
             Some(_) => Err(missing("--sample-bytes")),
-            None => Ok(Vec::new()),
+            None => {
+                if env::var_os(PATH).is_none() {
+                    tracing::warn!("{}: the command must draw samples by itself", no_library());
+                }
+                Ok(Vec::new())
+            }
         };
     };
     if !can_be_preloaded(&library) {
@@ -73,9 +78,11 @@ pub(super) fn agent(args: &Args) -> Result<Option<Agent>, Failure> {
 }
 
 fn missing(option: &str) -> Failure {
-    Failure::usage(format!(
-        "{option}: there is no {LIBRARY} beside jjleak, in ../lib/jjleak, or where {PATH} says"
-    ))
+    Failure::usage(format!("{option}: {}", no_library()))
+}
+
+fn no_library() -> String {
+    format!("there is no {LIBRARY} beside jjleak, in ../lib/jjleak, or where {PATH} says")
 }
 
 /// Returns true if a program's own file has the probes: two samplers would announce the same blocks.
