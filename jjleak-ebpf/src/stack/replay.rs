@@ -49,8 +49,8 @@ const NEVER: u64 = 1 << 32;
 /// The next words of all walks that have read the same words so far, or the stack of these walks.
 #[repr(C)]
 pub(super) struct Node {
-    /// Odd while the node is written; another number afterwards.
-    turn: u64,
+    /// Sequence counter: odd while the node is written, and another even number afterwards.
+    sequence: u64,
     /// Hash of the start and all words before.
     key: u64,
     /// Hash of the stack, and its row unless it has been evicted since, if walks end here.
@@ -154,16 +154,16 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     while depth <= DEPTH {
         let node = node(key)?;
         // SAFETY: points into a map value.
-        let turn = unsafe { read_volatile(addr_of!((*node).turn)) };
+        let sequence = unsafe { read_volatile(addr_of!((*node).sequence)) };
         // SAFETY: as above.
         unsafe {
-            if turn & 1 != 0 || read_volatile(addr_of!((*node).key)) != key {
+            if sequence & 1 != 0 || read_volatile(addr_of!((*node).key)) != key {
                 return None;
             }
             if read_volatile(addr_of!((*node).count)) == 0 {
                 let (row, hash) =
                     (read_volatile(addr_of!((*node).row)), read_volatile(addr_of!((*node).hash)));
-                let is_whole = read_volatile(addr_of!((*node).turn)) == turn;
+                let is_whole = read_volatile(addr_of!((*node).sequence)) == sequence;
                 return (is_whole && intern::has(row, hash)).then_some(Captured { row, hash });
             }
             let extent = read_volatile(addr_of!((*node).extent)) as u64;
@@ -176,7 +176,7 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
         }
         key = follow(scratch.into_ptr(), node, key);
         // SAFETY: as above.
-        if unsafe { read_volatile(addr_of!((*node).turn)) } != turn {
+        if unsafe { read_volatile(addr_of!((*node).sequence)) } != sequence {
             return None;
         }
         depth += 1;
@@ -305,9 +305,9 @@ extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
         let mut depth = 0;
         while depth <= DEPTH {
             let Some(node) = node(key) else { return 0 };
-            let turn = read_volatile(addr_of!((*node).turn));
+            let sequence = read_volatile(addr_of!((*node).sequence));
             // Another walk writes it.
-            if turn & 1 != 0 || !swap_if(addr_of_mut!((*node).turn), turn, turn + 1) {
+            if sequence & 1 != 0 || !swap_if(addr_of_mut!((*node).sequence), sequence, sequence + 1) {
                 return 0;
             }
             let is_end = read >= reads;
@@ -320,7 +320,7 @@ extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
                 read += share(scratch.into_ptr(), node, key, read);
                 key = follow(scratch.into_ptr(), node, key);
             }
-            swap(addr_of_mut!((*node).turn), turn + 2);
+            swap(addr_of_mut!((*node).sequence), sequence + 2);
             if is_end {
                 return 0;
             }

@@ -100,8 +100,8 @@ fn summed_up(small: &SmallStacks, stacks: &[StackProfile]) -> String {
     let permille = u128::from(whole(small.live.bytes)) * 1000 / bytes.max(1);
     format!(
         "{} of {} stacks are summed up as {SMALL_STACKS}, because all would take too much memory: each has at most {} bytes, and \
-         together they have {}.{} % of the live bytes. Beside another file, a stack can seem to have changed by as many bytes; leaks are not \
-         looked for",
+         together they have {}.{} % of the live bytes. In comparisons, a stack can seem to have changed by up to as much; several such \
+         files are not judged",
         small.stacks,
         small.stacks + stacks.len() as u64 - 1,
         whole(small.most_bytes),
@@ -313,8 +313,8 @@ mod tests {
         assert_eq!(
             summed_up(&small, &[large, one]),
             "3 of 4 stacks are summed up as [small stacks], because all would take too much memory: each has at most 10 bytes, and \
-             together they have 6.2 % of the live bytes. Beside another file, a stack can seem to have changed by as many bytes; leaks are \
-             not looked for"
+             together they have 6.2 % of the live bytes. In comparisons, a stack can seem to have changed by up to as much; several such \
+             files are not judged"
         );
     }
 
