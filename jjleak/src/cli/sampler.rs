@@ -42,15 +42,13 @@ pub(super) fn variables(args: &Args, subject: &Subject) -> Result<Vec<(&'static 
         return Ok(Vec::new());
     }
     let Some(library) = find() else {
-        return match args.sample_bytes {
-            Some(_) => Err(missing("--sample-bytes")),
-            None => {
-                if env::var_os(PATH).is_none() {
-                    tracing::warn!("{}: the command must draw samples by itself", no_library());
-                }
-                Ok(Vec::new())
-            }
-        };
+        if args.sample_bytes.is_some() {
+            return Err(missing("--sample-bytes"));
+        }
+        if env::var_os(PATH).is_none() {
+            tracing::warn!("{}: the command must draw samples by itself", no_library());
+        }
+        return Ok(Vec::new());
     };
     if !can_be_preloaded(&library) {
         return Err(Failure::new(
