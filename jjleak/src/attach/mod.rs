@@ -365,8 +365,8 @@ impl Attachment {
 
     /// Returns true if the unwinder's mappings of a process are up to date: none of the code has been replaced since.
     pub fn holds_code(&self, slot: ProcessSlot) -> Result<bool, Error> {
-        let seen = self.processes.mappings(slot)?.and_then(|table| self.tables.seen(table));
-        seen.map_or(Ok(false), |seen| self.processes.holds(slot, &seen))
+        let Some(table) = self.processes.valid_mappings(slot)? else { return Ok(false) };
+        self.tables.seen(table).map_or(Ok(false), |seen| self.processes.holds(slot, &seen))
     }
 
     /// Hints from the kernel side about processes to scan. Can be called once. Requires a running tokio runtime.

@@ -396,7 +396,15 @@ impl ProcessTable {
         Ok(unsafe { read_volatile(addr_of!((*row).code)) }.hold(seen))
     }
 
-    /// The table of mappings that an image uses; `None` if there is none.
+    /// The table of mappings that an image uses; `None` if there is none, or since [`Self::void_mappings`].
+    pub(super) fn valid_mappings(&self, slot: ProcessSlot) -> Result<Option<u32>, Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for reading.
+        let is_valid = unsafe { read_volatile(addr_of!((*row).mappings_image)) } != 0;
+        Ok(self.mappings(slot)?.filter(|_| is_valid))
+    }
+
+    /// The table of mappings that walks may still read, valid or not; `None` if there is none.
     pub(super) fn mappings(&self, slot: ProcessSlot) -> Result<Option<u32>, Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for reading.

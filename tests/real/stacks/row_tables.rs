@@ -5,12 +5,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
+use jjleak::attach::{Programs, Settings};
 use jjleak::render::json::{Document, StackDocument};
 use tempfile::TempDir;
 
+use crate::support::attached::Attached;
 use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::{Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
@@ -143,4 +146,22 @@ fn no_stack_is_unwound_with_rows_that_took_the_place_of_its_own() {
     }
     println!("{complete} complete stacks, {} removed", report.notes["unwind_rows_removed"]);
     assert!(complete > 0 && report.notes["unwind_rows_removed"] > 1, "{:?}", report.notes);
+}
+
+#[test]
+fn a_table_of_mappings_that_missed_a_library_is_outdated_until_there_is_another_one() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let mut attached = Attached::to(ledger.pid(), Settings::new(Programs::Accounting));
+    assert!(attached.holds_code());
+
+    let disturbed = attached.begin_scan();
+    ledger.load("libz.so.1");
+    attached.end_scan(disturbed);
+    assert!(!attached.holds_code(), "the library may have been loaded after its part of the list was read");
+    let next = attached.begin_scan();
+    assert!(!attached.holds_code(), "no other scan has ended");
+
+    attached.end_scan(next);
+    assert!(attached.holds_code());
 }

@@ -7,6 +7,7 @@ use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::snapshot::{BlockFilter, Snapshot};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
+use jjleak_common::unwind::CodeSeen;
 
 pub(crate) struct Attached {
     attachment: Attachment,
@@ -14,6 +15,7 @@ pub(crate) struct Attached {
     /// Keeps the files open that the probes' paths refer to.
     _modules: ModuleTable,
     pub(crate) image: ImageId,
+    code: Vec<CodeMapping>,
 }
 
 impl Attached {
@@ -44,7 +46,21 @@ impl Attached {
         attachment.set_code(image, &code, seen).unwrap();
         let collector = Collector::new(&mut attachment).unwrap();
         attachment.processes().arm(image).unwrap();
-        Self { attachment, collector, _modules: modules, image }
+        Self { attachment, collector, _modules: modules, image, code }
+    }
+
+    /// Begins a scan of the process's mappings.
+    pub(crate) fn begin_scan(&self) -> CodeSeen {
+        self.attachment.begin_scan(self.image.slot()).unwrap()
+    }
+
+    /// Ends a scan that has found the code that there was when jjleak attached.
+    pub(crate) fn end_scan(&mut self, seen: CodeSeen) {
+        self.attachment.set_code(self.image, &self.code, seen).unwrap();
+    }
+
+    pub(crate) fn holds_code(&self) -> bool {
+        self.attachment.holds_code(self.image.slot()).unwrap()
     }
 
     /// Binds the probes to a thread.
