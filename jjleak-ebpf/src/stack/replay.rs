@@ -126,7 +126,34 @@ fn place_of_extent(site: u64, cfa: u64) -> usize {
 /// The node of a key, or another one in its place.
 #[inline(always)]
 fn node(key: u64) -> Option<*mut Node> {
-    KEPT.get_ptr_mut(key as u32 & (NODES - 1))
+    let [first, second] = places_of(key)?;
+    // SAFETY: points into a map value.
+    Some(if unsafe { read_volatile(addr_of!((*first).key)) } == key { first } else { second })
+}
+
+/// The node that a key has, or shall have.
+#[inline(always)]
+fn node_to_write(key: u64) -> Option<*mut Node> {
+    let [first, second] = places_of(key)?;
+    // SAFETY: both point into map values.
+    let (in_first, in_second, sequence) = unsafe {
+        (
+            read_volatile(addr_of!((*first).key)),
+            read_volatile(addr_of!((*second).key)),
+            read_volatile(addr_of!((*first).sequence)),
+        )
+    };
+    // If others have both places, it takes the first after each second write.
+    let is_turn = sequence & 2 == 0;
+    let is_first = in_first == key || in_second != key && (in_first == 0 || in_second != 0 && is_turn);
+    Some(if is_first { first } else { second })
+}
+
+/// The two places that a key's node can have. With one, two walks that are both frequent would keep replacing each other.
+#[inline(always)]
+fn places_of(key: u64) -> Option<[*mut Node; 2]> {
+    let at = |bits: u64| KEPT.get_ptr_mut(bits as u32 & (NODES - 1));
+    Some([at(key)?, at(key >> 32)?])
 }
 
 /// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, [`begin`] records the
@@ -304,7 +331,7 @@ extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
         let mut read = 0;
         let mut depth = 0;
         while depth <= DEPTH {
-            let Some(node) = node(key) else { return 0 };
+            let Some(node) = node_to_write(key) else { return 0 };
             let sequence = read_volatile(addr_of!((*node).sequence));
             // Another walk writes it.
             if sequence & 1 != 0 || !swap_if(addr_of_mut!((*node).sequence), sequence, sequence + 1) {
