@@ -402,8 +402,9 @@ impl Core {
         let profiled = count(|state| matches!(state, State::Profiling(..)));
         let leaking = self.findings.values().filter(|finding| finding.leaking > 0).count();
         let watched = self.watcher.iter().count();
+        let processes = if watched == 1 { "process" } else { "processes" };
         format!(
-            "watching {watched} processes: {suspected} suspected, {profiled} being profiled, {leaking} found to leak"
+            "watching {watched} {processes}: {suspected} suspected, {profiled} being profiled, {leaking} found to leak"
         )
     }
 }
