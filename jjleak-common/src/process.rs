@@ -135,6 +135,8 @@ pub struct ProcessRow {
     pub mappings_image: u64,
     /// Changes of the code since.
     pub code: CodeChanges,
+    /// A [`FreedCode`] of the image; 0 if nothing counts what is freed.
+    pub freed_code: u64,
     /// The image that `allocator_text` describes; differs from `image` while that is unknown.
     pub text_image: u64,
     /// Mappings already reported to the user side: their [`code_identity`](crate::unwind::code_identity),
@@ -143,6 +145,38 @@ pub struct ProcessRow {
     /// Address ranges of the allocators' code, and of the dynamic loader's; unused entries are empty. Calls that nest in
     /// a pending one come from there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
+}
+
+/// Code that a JVM has freed: the image of the JVM, and a number that is another one after each piece.
+///
+/// Between two walks without a change, code at an address is the same code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct FreedCode(pub u64);
+
+impl FreedCode {
+    /// What is freed is not counted.
+    pub const NOT_COUNTED: Self = Self(0);
+
+    /// The state when counting begins.
+    #[must_use]
+    pub const fn begun(image: ImageId) -> Self {
+        Self((image.0 as u64) << 32)
+    }
+
+    /// The state if it is that of this image, and otherwise [`Self::NOT_COUNTED`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(self, image: ImageId) -> Self {
+        if self.0 >> 32 == image.0 as u64 { self } else { Self::NOT_COUNTED }
+    }
+
+    /// Returns true if what is freed is counted.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        self.0 != 0
+    }
 }
 
 /// Number of mappings per process that are not reported again; programs have some ten libraries.
@@ -212,7 +246,7 @@ impl TextRange {
 }
 
 const _: () = assert!(
-    size_of::<ProcessRow>() == 112 + COMM_BYTES + 8 * MAX_REPORTED + 16 * MAX_ALLOCATORS
+    size_of::<ProcessRow>() == 120 + COMM_BYTES + 8 * MAX_REPORTED + 16 * MAX_ALLOCATORS
         && align_of::<ProcessRow>() == 8
 );
 

@@ -11,7 +11,7 @@ use aya_ebpf::helpers::{
 };
 use jjleak_common::{
     counter::Counter,
-    process::{COMM_BYTES, ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
+    process::{COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     constants::{kernel_offset, setting},
     current::{current_process, current_tgid, row_of_current, slot_of_caller},
     maps::{FREE_SLOTS, PROCESSES, TRACKED, count, count_common},
-    memory::read_kernel,
+    memory::{add, read_kernel},
     stack,
 };
 
@@ -138,6 +138,20 @@ pub(crate) fn exit() {
         if read_volatile(addr_of!((*row).pid)) == tgid {
             write_volatile(addr_of_mut!((*row).state), ProcessState::Ended as u32);
             stack::hint(ProcessSlot(slot as u16));
+        }
+    }
+}
+
+/// Notes that code of the current process is freed, before it is: other code can be there then. It is counted as long as the process
+/// is followed, even if its allocations are not counted at the moment.
+#[inline(always)]
+pub(crate) fn count_freed_code() {
+    let Some((_, row)) = row_of_current() else { return };
+    // SAFETY: points into a map value.
+    unsafe {
+        let freed = addr_of_mut!((*row).freed_code);
+        if FreedCode(read_volatile(freed)).is_counted() {
+            add(freed, 1);
         }
     }
 }

@@ -90,6 +90,13 @@ pub(crate) fn java_object(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// A JVM frees generated code.
+#[uprobe]
+pub(crate) fn code_freed(_ctx: ProbeContext) -> u32 {
+    process::count_freed_code();
+    0
+}
+
 /// A program announces an allocation that it has sampled.
 #[uprobe]
 pub(crate) fn sample_allocated(ctx: ProbeContext) -> u32 {

@@ -15,7 +15,7 @@ use jjleak_common::{
     unwind::{Row, RowKind, SavedFp, layer},
 };
 
-use super::Claimed;
+use super::{Claimed, replay};
 use crate::{
     maps::JVMS,
     memory::{read_user, read_user_word},
@@ -170,6 +170,8 @@ unsafe fn return_as_before(scratch: Claimed, jvm: *const CodeCache, block: u64) 
                 return;
             }
         }
+        // The original address is not read through the window.
+        replay::spoil(walk);
         let at = walk.stack_pointer.wrapping_add(int_at(scratch, (*jvm).original) as u64);
         if let Some(before) = read_user_word(at)
             && before.wrapping_sub(block) < returns_to.wrapping_sub(block)
@@ -201,6 +203,7 @@ unsafe fn way_out(scratch: Claimed, jvm: *const CodeCache, block: u64, place: u3
 #[inline(always)]
 fn has_frame_pointer(scratch: Claimed, frame_words: u32) -> bool {
     const ALIGNMENT: u64 = 16;
+    replay::note_frame_pointer(scratch);
     let walk = scratch.walk();
     let by_size = walk.stack_pointer.wrapping_add((frame_words as u64) << 3);
     let by_frame_pointer = walk.frame_pointer.wrapping_add(ABOVE_FP << 3);

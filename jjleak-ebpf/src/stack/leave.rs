@@ -8,7 +8,7 @@ use jjleak_common::{
 use super::{
     Claimed, replay,
     walk::{Step, push},
-    window::word,
+    window::{self, word},
 };
 
 /// Continues with the frame interrupted by a signal.
@@ -33,6 +33,7 @@ pub(super) fn signal_frame(scratch: Claimed) -> Step {
 /// and the return address.
 #[inline(always)]
 pub(super) fn interpreted_frame(scratch: Claimed) -> Step {
+    replay::note_frame_pointer(scratch);
     let walk = scratch.walk();
     let frame = walk.frame_pointer;
     if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
@@ -46,7 +47,9 @@ pub(super) fn interpreted_frame(scratch: Claimed) -> Step {
     }
     let interpreted = InterpretedFrame::pack(method, bytecode);
     push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
-    walk.frame_pointer = word(scratch, frame)?;
+    let saved_at = window::place(scratch, frame)?;
+    walk.frame_pointer = window::at(scratch, saved_at);
+    walk.frame_pointer_at = replay::in_buffer(saved_at);
     walk.instruction_pointer = word(scratch, frame + 8)?;
     walk.stack_pointer = sender;
     walk.after_call = 1;

@@ -12,7 +12,7 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
-    process::{ImageId, ProcessRow, ProcessSlot},
+    process::{FreedCode, ImageId, ProcessRow, ProcessSlot},
     stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
     unwind::{
         CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer,
@@ -71,7 +71,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let in_register = opaque(hit.frame_pointer());
     let is_saved = hit.has_saved_frame_pointer();
     let frame_pointer = if is_saved { window::at(scratch, 0) } else { in_register };
-    let start = Start { scope: known.scope, site, cfa, frame_pointer, is_saved, return_address };
+    let start = Start { scope: known.scope_of_code(), site, cfa, frame_pointer, is_saved, return_address };
     if let Some(stack) = replay::find(scratch, &start) {
         return Walked::Again(stack);
     }
@@ -154,6 +154,7 @@ fn go(scratch: Claimed, image: ImageId, known: &Known) {
     let walk = scratch.walk();
     walk.image = image;
     walk.scope = known.scope;
+    walk.knows_freed_code = known.freed_code.is_counted() as u64;
     let mut context = Loop { scratch: scratch.into_ptr(), mappings: known.mappings };
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
     // SAFETY: the callback has the helper's signature, and the context outlives the call.
@@ -193,6 +194,8 @@ struct Known {
     mappings: *const MappingTable,
     scope: u64,
     generation: u32,
+    /// What a JVM in it has freed.
+    freed_code: FreedCode,
 }
 
 impl Known {
@@ -200,11 +203,12 @@ impl Known {
     #[inline(always)]
     fn of(process: *const ProcessRow, image: ImageId) -> Option<Self> {
         // SAFETY: points into a map value.
-        let (index, of_image, since_ns) = unsafe {
+        let (index, of_image, since_ns, freed_code) = unsafe {
             (
                 read_volatile(addr_of!((*process).mappings)),
                 read_volatile(addr_of!((*process).mappings_image)),
                 read_volatile(addr_of!((*process).since_ns)),
+                FreedCode(read_volatile(addr_of!((*process).freed_code))).of(image),
             )
         };
         let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
@@ -216,7 +220,13 @@ impl Known {
         }
         // SAFETY: points into a map value.
         let generation = unsafe { read_volatile(addr_of!((*mappings).generation)) };
-        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation })
+        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation, freed_code })
+    }
+
+    /// Mark of all code, generated code included, for [`replay`].
+    #[inline(always)]
+    fn scope_of_code(&self) -> u64 {
+        self.scope ^ self.freed_code.0.wrapping_mul(0xd6e8_feb8_6659_fd93)
     }
 
     /// Returns true if the process's mappings, and thus the rows, have not changed since.
@@ -301,11 +311,14 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     }
     let row = if row.kind() == RowKind::Generated as u64 {
         walk.is_java = 1;
-        // Reads from the JVM's memory are not recorded for replay.
-        replay::spoil(walk);
+        // What is read of the JVM's memory is not recorded for replay: it describes code, and is the same as long as the code.
+        if walk.knows_freed_code == 0 {
+            replay::spoil(walk);
+        }
         let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
         let row = generated::row(scratch, row, tables.scope, address)?;
         if row.kind() == RowKind::Continuation as u64 {
+            replay::spoil(walk);
             return heap::enter(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
         }
         // Code of another compilation at the same address is another frame.

@@ -7,6 +7,7 @@ mod calibration;
 mod error;
 mod events;
 mod file_records;
+mod freed_code;
 mod hints;
 mod hooks;
 pub mod kernel_btf;
@@ -45,6 +46,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::allocators::ProbeSite;
 use crate::processes::{FileVersion, Pid};
 use crate::unwind::VerifiedRows;
+use freed_code::FreedCodeProbes;
 use probes::Probes;
 use ring::Ring;
 use sample_sites::SampleSites;
@@ -148,6 +150,7 @@ pub struct Attachment {
     tables: UnwindTables,
     settings: Settings,
     sample_sites: SampleSites,
+    freed_code: FreedCodeProbes,
     /// True if processes with a system call filter survive return probes; `None` before the test.
     survives: Option<bool>,
 }
@@ -168,6 +171,7 @@ impl Attachment {
             tables,
             settings,
             sample_sites: SampleSites::default(),
+            freed_code: FreedCodeProbes::default(),
             survives: None,
         })
     }
@@ -337,6 +341,19 @@ impl Attachment {
     /// Removes a process's generated code, which ended with the process or its program image.
     pub fn forget_generated(&mut self, slot: ProcessSlot) {
         self.tables.forget_generated(slot);
+    }
+
+    /// Notes from now on when the JVM in a process frees code, so that walks through its code can be kept. `path` leads to its library,
+    /// and `offset` is that of the function that frees code, in the file.
+    pub fn note_freed_code(
+        &mut self,
+        image: ImageId,
+        library: FileVersion,
+        path: &Path,
+        offset: u64,
+    ) -> Result<(), Error> {
+        self.freed_code.attach(&mut self.ebpf, library, path, offset)?;
+        self.processes.count_freed_code(image)
     }
 
     /// Notes that a process has ended, or is no longer profiled: its code mappings do not count any more.

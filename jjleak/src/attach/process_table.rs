@@ -10,7 +10,7 @@ use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, Queue};
 use jjleak_common::names;
 use jjleak_common::process::{
-    COMM_BYTES, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange,
+    COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange,
     Trampoline, flag,
 };
 use jjleak_common::unwind::NO_MAPPINGS;
@@ -338,6 +338,19 @@ impl ProcessTable {
         let row = self.row(image.slot())?;
         // SAFETY: the row is mapped for writing.
         unsafe { write_volatile(addr_of_mut!((*row).trampoline), Trampoline::new(image, address).0) };
+        Ok(())
+    }
+
+    /// Begins to count what a JVM frees of its code. The program that counts must be attached.
+    pub(super) fn count_freed_code(&self, image: ImageId) -> Result<(), Error> {
+        let row = self.row(image.slot())?;
+        // SAFETY: the row is mapped for writing. The kernel side counts as soon as it is set, and this side sets it once for an image.
+        unsafe {
+            let freed = addr_of_mut!((*row).freed_code);
+            if !FreedCode(read_volatile(freed)).of(image).is_counted() {
+                write_volatile(freed, FreedCode::begun(image).0);
+            }
+        }
         Ok(())
     }
 

@@ -41,6 +41,9 @@ pub(crate) const NMT_VARIABLES: [&str; 5] = [
 pub(crate) const TABLE_VARIABLES: [&str; 2] =
     ["_ZN11SymbolTable10_the_tableE", "_ZN11StringTable10_the_tableE"];
 
+/// The function that frees code: `CodeHeap::deallocate(void*)`.
+const FREES_CODE: &str = "_ZN8CodeHeap10deallocateEPv";
+
 /// Table of a JVM whose number of items is in a variable that other source files have, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
@@ -104,7 +107,7 @@ impl Symbols {
             .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
         let known = || {
             let names = variable::ALL.into_iter().chain([zgc::variable::THREAD]).chain(METASPACE_VARIABLES);
-            names.chain(NMT_VARIABLES).chain(TABLE_VARIABLES)
+            names.chain(NMT_VARIABLES).chain(TABLE_VARIABLES).chain([FREES_CODE])
         };
         let hidden = elf.symbols().filter(|symbol| {
             symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
@@ -139,6 +142,12 @@ impl Symbols {
     /// The addresses in a process that maps the library with this load bias.
     pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
         move |name: &str| Some(self.0.get(name)?.address.wrapping_add(bias))
+    }
+
+    /// Address in the library of the function that frees code; `None` if the library has no symbol for it.
+    #[must_use]
+    pub fn frees_code(&self) -> Option<u64> {
+        Some(self.0.get(FREES_CODE)?.address)
     }
 
     /// The variables in a process that maps the library with this load bias.

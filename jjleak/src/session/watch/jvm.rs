@@ -1,5 +1,6 @@
 //! JVMs: the location and layout of the code that they generate.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
@@ -11,8 +12,9 @@ use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Scan, Watch};
 use crate::collect::Collector;
+use crate::error_chain::chain;
 use crate::jvm::{self, Blob, JavaCode, Jvm, ProcessMemory};
-use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
+use crate::processes::{FileVersion, Mapping, Module, ModuleTable, Pid, living_thread};
 use crate::session::Error;
 use crate::symbolize::{JavaNames, KnownJava, StackNames};
 use crate::unwind::Code;
@@ -28,6 +30,8 @@ pub(super) struct WatchedJvm {
     /// Layout last sent to the kernel side.
     reported: CodeCache,
     names: KnownJava,
+    /// Its library, until it is noted when it frees code.
+    library: Option<Rc<Module>>,
 }
 
 /// Progress of reading a JVM.
@@ -134,10 +138,13 @@ impl WatchedJvm {
                 // The layout of the library stays known, in case the JVM starts after all.
                 Outcome::Stalled => return News::Unknown,
                 Outcome::Unknown => {
-                    self.stage = Stage::Unknown(awaited.library());
+                    self.stage = Stage::Unknown(awaited.library().version);
                     return News::Unknown;
                 }
-                Outcome::Known(jvm) => self.stage = Stage::Known(jvm),
+                Outcome::Known(jvm) => {
+                    self.library = Some(Rc::clone(awaited.library()));
+                    self.stage = Stage::Known(jvm);
+                }
             }
         }
         self.look_for_code().map_or(News::Nothing, |code| News::Code(Box::new(code)))
@@ -197,6 +204,9 @@ impl Watch {
             let is_started = watched.started.is_some();
             self.accounting.java_heap.begin(watched.image, jvm, is_started, &mut self.attachment)?;
         }
+        if let Some(library) = watched.jvm.library.take() {
+            self.note_freed_code(watched, &library);
+        }
         match news {
             News::Nothing => return Ok(false),
             News::Code(code) => self.attachment.set_generated(watched.slot(), &code),
@@ -204,6 +214,22 @@ impl Watch {
         }
         self.stacks.code.follow(watched, thread, scan, &mut self.attachment)?;
         Ok(true)
+    }
+
+    /// Notes from now on when the JVM of a process frees code. Without it, its stacks are the same, but each is walked.
+    fn note_freed_code(&mut self, watched: &Watched, library: &Module) {
+        let Some(offset) = self.stacks.jvm_libraries.frees_code(library) else {
+            tracing::info!(
+                "stacks through Java are walked at each allocation: {} has no symbol for the function that frees code",
+                library.path.display()
+            );
+            return;
+        };
+        let path = library.stable_path();
+        let noted = self.attachment.note_freed_code(watched.image, library.version, &path, offset);
+        if let Err(error) = noted {
+            tracing::info!("stacks through Java are walked at each allocation: {}", chain(&error));
+        }
     }
 
     /// Time of the next check of starting JVMs; `None` if there are none.

@@ -42,6 +42,11 @@ impl JvmLibraries {
         }
     }
 
+    /// File offset of the function with which a JVM frees code; `None` if it is not known.
+    pub(super) fn frees_code(&mut self, library: &Module) -> Option<u64> {
+        library.offset_of_code(self.symbols(library).ok()?.frees_code()?)
+    }
+
     fn symbols(&mut self, module: &Module) -> Result<Rc<Symbols>, String> {
         if let Some(known) = self.0.get(&module.version) {
             return Ok(Rc::clone(known));
@@ -93,9 +98,9 @@ impl Awaited {
         }
     }
 
-    /// File of the library.
-    pub(super) fn library(&self) -> FileVersion {
-        self.library.version
+    /// The library.
+    pub(super) const fn library(&self) -> &Rc<Module> {
+        &self.library
     }
 
     /// Returns true if it is certain to be a JVM that can be read.
