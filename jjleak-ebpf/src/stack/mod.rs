@@ -90,6 +90,9 @@ struct Walk {
     window_bytes: u64,
     /// End of memory found by an earlier walk.
     end_of_memory: u64,
+    /// Row and hash of the stack of a kept walk.
+    kept_row: u64,
+    kept_hash: u64,
     /// Hash of the walk's start, and its number of words read.
     start: u64,
     reads: u64,

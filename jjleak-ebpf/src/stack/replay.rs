@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     constants::setting,
-    memory::{opaque, swap, swap_if},
+    memory::{opaque, swap, swap_if, top_bit},
     stages, threads,
 };
 
@@ -43,6 +43,10 @@ const ZERO: usize = 1;
 const OFFSET: u64 = (BUFFER_WORDS as u64 - 1) << 3;
 /// In place of the frame pointer's place.
 pub(super) const NOTED: u64 = u64::MAX;
+/// In place of a key: the walk ends here.
+const ENDED: u64 = 0;
+/// In place of a key: no such walk was kept.
+const UNKNOWN: u64 = 1;
 /// A count beyond the maximum.
 const NEVER: u64 = 1 << 32;
 
@@ -112,9 +116,9 @@ pub(super) fn extent(scratch: Claimed, site: u64, cfa: u64) -> u64 {
 
 /// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
-fn expect(scratch: Claimed, site: u64, cfa: u64, bytes: u64) {
+fn expect(scratch: Claimed, place: usize, bytes: u64) {
     // SAFETY: in a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe { *scratch.extents().add(place_of_extent(site, cfa)) = bytes as u16 };
+    unsafe { *scratch.extents().add(place & (EXTENTS - 1)) = bytes as u16 };
 }
 
 #[inline(always)]
@@ -126,9 +130,12 @@ fn place_of_extent(site: u64, cfa: u64) -> usize {
 /// The node of a key, or another one in its place.
 #[inline(always)]
 fn node(key: u64) -> Option<*mut Node> {
-    let [first, second] = places_of(key)?;
+    let first = KEPT.get_ptr_mut(key as u32 & (NODES - 1))?;
     // SAFETY: points into a map value.
-    Some(if unsafe { read_volatile(addr_of!((*first).key)) } == key { first } else { second })
+    let difference = unsafe { read_volatile(addr_of!((*first).key)) } ^ key;
+    // Without a branch, because the verifier would follow both, for each node of a walk.
+    let is_second = top_bit(difference | difference.wrapping_neg());
+    KEPT.get_ptr_mut((key >> (opaque(is_second) << 5)) as u32 & (NODES - 1))
 }
 
 /// The node that a key has, or shall have.
@@ -179,42 +186,62 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     }
     let mut depth = 0;
     while depth <= DEPTH {
-        let node = node(key)?;
-        // SAFETY: points into a map value.
-        let sequence = unsafe { read_volatile(addr_of!((*node).sequence)) };
-        // SAFETY: as above.
-        unsafe {
-            if sequence & 1 != 0 || read_volatile(addr_of!((*node).key)) != key {
-                return None;
-            }
-            if read_volatile(addr_of!((*node).count)) == 0 {
-                let (row, hash) =
-                    (read_volatile(addr_of!((*node).row)), read_volatile(addr_of!((*node).hash)));
-                let is_whole = read_volatile(addr_of!((*node).sequence)) == sequence;
-                return (is_whole && intern::has(row, hash)).then_some(Captured { row, hash });
-            }
-            let extent = read_volatile(addr_of!((*node).extent)) as u64;
-            if extent > walk.window_bytes {
-                expect(scratch, start.site, start.cfa, extent);
-                if !window::cover(scratch, extent) {
-                    return None;
-                }
-            }
-        }
-        key = follow(scratch.into_ptr(), node, key);
-        // SAFETY: as above.
-        if unsafe { read_volatile(addr_of!((*node).sequence)) } != sequence {
+        key = next_key(scratch.into_ptr(), key, place_of_extent(start.site, start.cfa) as u64);
+        if key == UNKNOWN {
             return None;
+        }
+        if key == ENDED {
+            let stack = Captured { row: walk.kept_row as u32, hash: walk.kept_hash };
+            return intern::has(stack.row, stack.hash).then_some(stack);
         }
         depth += 1;
     }
     None
 }
 
+/// Key of the node after one, or [`ENDED`] or [`UNKNOWN`]. Exported, so that the verifier follows it once, and not for each node of a
+/// walk.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn next_key(scratch: *mut Scratch, key: u64, place_of_extent: u64) -> u64 {
+    let Some(node) = node(key) else { return UNKNOWN };
+    if scratch.is_null() {
+        return UNKNOWN;
+    }
+    // SAFETY: not null, so it is what the caller has claimed; the node is a map value.
+    unsafe {
+        let scratch = Claimed::again(scratch);
+        let walk = scratch.walk();
+        let sequence = read_volatile(addr_of!((*node).sequence));
+        if sequence & 1 != 0 || read_volatile(addr_of!((*node).key)) != key {
+            return UNKNOWN;
+        }
+        let is_end = read_volatile(addr_of!((*node).count)) == 0;
+        let mut next = ENDED;
+        if is_end {
+            walk.kept_row = read_volatile(addr_of!((*node).row)) as u64;
+            walk.kept_hash = read_volatile(addr_of!((*node).hash));
+        } else {
+            let extent = read_volatile(addr_of!((*node).extent)) as u64;
+            if extent > walk.window_bytes {
+                expect(scratch, place_of_extent as usize, extent);
+                if !window::cover(scratch, extent) {
+                    return UNKNOWN;
+                }
+            }
+            next = hash_words(scratch.into_ptr(), node, key);
+        }
+        if read_volatile(addr_of!((*node).sequence)) != sequence || !is_end && next <= UNKNOWN {
+            return UNKNOWN;
+        }
+        next
+    }
+}
+
 /// Hash of the words of a node. Exported, so that the verifier follows it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn follow(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 {
+extern "C" fn hash_words(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 {
     if scratch.is_null() || node.is_null() {
         return 0;
     }
@@ -312,7 +339,7 @@ pub(super) fn keep(scratch: Claimed, site: u64, cfa: u64, stack: Captured) {
     if reached_root && walk.reads <= WORDS as u64 {
         keep_walk(scratch.into_ptr(), stack.row, stack.hash);
         // SAFETY: in a map value that is ours while claimed.
-        expect(scratch, site, cfa, unsafe { (*scratch.recorded()).extent });
+        expect(scratch, place_of_extent(site, cfa), unsafe { (*scratch.recorded()).extent });
     }
 }
 
@@ -345,7 +372,7 @@ extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
                 (*node).hash = hash;
             } else {
                 read += share(scratch.into_ptr(), node, key, read);
-                key = follow(scratch.into_ptr(), node, key);
+                key = hash_words(scratch.into_ptr(), node, key);
             }
             swap(addr_of_mut!((*node).sequence), sequence + 2);
             if is_end {

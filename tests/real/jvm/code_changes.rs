@@ -240,6 +240,9 @@ fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
             assert!(leads_along(&frames, path), "{path:#?}\n{stack:#?}");
             unnamed += frames.iter().filter(|frame| frame.is_none()).count() as u64;
         }
+        for stack in of_sites(&report, &sites) {
+            assert_eq!(stack.live.objects, 1, "each class has code of its own: {stack:#?}");
+        }
         let told = report.notes.get("unnamed_code").copied().unwrap_or_default();
         println!("{options:?}: {} stacks, {unnamed} unnamed frames of {told}", report.stacks.len());
         assert!(unnamed == 0 || told > 0, "{:#?}", report.notes);
