@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     constants::setting,
-    memory::{opaque, swap, swap_if, top_bit},
+    memory::{opaque, swap, swap_if},
     stages, threads,
 };
 
@@ -130,18 +130,15 @@ fn place_of_extent(site: u64, cfa: u64) -> usize {
 /// The node of a key, or another one in its place.
 #[inline(always)]
 fn node(key: u64) -> Option<*mut Node> {
-    let first = KEPT.get_ptr_mut(key as u32 & (NODES - 1))?;
+    let first = place_of(key, false)?;
     // SAFETY: points into a map value.
-    let difference = unsafe { read_volatile(addr_of!((*first).key)) } ^ key;
-    // Without a branch, because the verifier would follow both, for each node of a walk.
-    let is_second = top_bit(difference | difference.wrapping_neg());
-    KEPT.get_ptr_mut((key >> (opaque(is_second) << 5)) as u32 & (NODES - 1))
+    if unsafe { read_volatile(addr_of!((*first).key)) } == key { Some(first) } else { place_of(key, true) }
 }
 
 /// The node that a key has, or shall have.
 #[inline(always)]
 fn node_to_write(key: u64) -> Option<*mut Node> {
-    let [first, second] = places_of(key)?;
+    let (first, second) = (place_of(key, false)?, place_of(key, true)?);
     // SAFETY: both point into map values.
     let (in_first, in_second, sequence) = unsafe {
         (
@@ -156,11 +153,10 @@ fn node_to_write(key: u64) -> Option<*mut Node> {
     Some(if is_first { first } else { second })
 }
 
-/// The two places that a key's node can have. With one, two walks that are both frequent would keep replacing each other.
+/// A place that a key's node can have. There are two: with one, two frequent walks would keep replacing each other.
 #[inline(always)]
-fn places_of(key: u64) -> Option<[*mut Node; 2]> {
-    let at = |bits: u64| KEPT.get_ptr_mut(bits as u32 & (NODES - 1));
-    Some([at(key)?, at(key >> 32)?])
+fn place_of(key: u64, second: bool) -> Option<*mut Node> {
+    KEPT.get_ptr_mut((if second { key >> 32 } else { key }) as u32 & (NODES - 1))
 }
 
 /// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, [`begin`] records the
