@@ -278,6 +278,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_freed_counts_for_the_image_that_it_was_begun_for() {
+        let [image, next] = [ImageId(7), ImageId(7).next()];
+        let begun = FreedCode::begun(image);
+        let later = FreedCode(begun.0 + 3);
+        assert!(begun.is_counted() && !FreedCode::NOT_COUNTED.is_counted());
+        assert_eq!((begun.of(image), later.of(image)), (begun, later));
+        assert_eq!((later.of(next), FreedCode(3).of(image)), (FreedCode::NOT_COUNTED, FreedCode::NOT_COUNTED));
+    }
+
+    #[test]
     fn images_follow_each_other_in_their_slot_and_none_is_number_0() {
         for slot in [0, 7, 1023].map(ProcessSlot) {
             let mut image = ImageId::first(slot);
