@@ -284,7 +284,10 @@ mod tests {
         let later = FreedCode(begun.0 + 3);
         assert!(begun.is_counted() && !FreedCode::NOT_COUNTED.is_counted());
         assert_eq!((begun.of(image), later.of(image)), (begun, later));
-        assert_eq!((later.of(next), FreedCode(3).of(image)), (FreedCode::NOT_COUNTED, FreedCode::NOT_COUNTED));
+        assert_eq!(
+            (later.of(next), FreedCode(3).of(image)),
+            (FreedCode::NOT_COUNTED, FreedCode::NOT_COUNTED)
+        );
     }
 
     #[test]

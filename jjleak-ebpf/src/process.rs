@@ -11,7 +11,10 @@ use aya_ebpf::helpers::{
 };
 use jjleak_common::{
     counter::Counter,
-    process::{COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
+    process::{
+        COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange,
+        flag,
+    },
 };
 
 use crate::{

@@ -10,8 +10,8 @@ use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, Queue};
 use jjleak_common::names;
 use jjleak_common::process::{
-    COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange,
-    Trampoline, flag,
+    COMM_BYTES, FreedCode, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState,
+    TextRange, Trampoline, flag,
 };
 use jjleak_common::unwind::NO_MAPPINGS;
 
