@@ -168,7 +168,7 @@ impl Daemon {
     /// Waits until it watches.
     pub(crate) fn until_it_watches(mut self) -> Self {
         self.until("watching ", SOON);
-        while !self.said.last().unwrap()["message"].as_str().unwrap().contains(" processes: ") {
+        while !self.said.last().unwrap()["message"].as_str().unwrap().contains(" being profiled, ") {
             self.until("watching ", SOON);
         }
         self
