@@ -93,6 +93,8 @@ struct Walk {
     /// Row and hash of the stack of a kept walk.
     kept_row: u64,
     kept_hash: u64,
+    /// Number of bytes of the window that its next words need, if they are not copied yet.
+    extent: u64,
     /// Hash of the walk's start, and its number of words read.
     start: u64,
     reads: u64,

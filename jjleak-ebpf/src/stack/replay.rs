@@ -47,6 +47,8 @@ pub(super) const NOTED: u64 = u64::MAX;
 const ENDED: u64 = 0;
 /// In place of a key: no such walk was kept.
 const UNKNOWN: u64 = 1;
+/// In place of a key: the words are beyond the copied ones. (Copying them from here would need more of the BPF stack than Linux 6.1 has.)
+const BEYOND: u64 = 2;
 /// A count beyond the maximum.
 const NEVER: u64 = 1 << 32;
 
@@ -116,9 +118,9 @@ pub(super) fn extent(scratch: Claimed, site: u64, cfa: u64) -> u64 {
 
 /// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
-fn expect(scratch: Claimed, place: usize, bytes: u64) {
+fn expect(scratch: Claimed, site: u64, cfa: u64, bytes: u64) {
     // SAFETY: in a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe { *scratch.extents().add(place & (EXTENTS - 1)) = bytes as u16 };
+    unsafe { *scratch.extents().add(place_of_extent(site, cfa)) = bytes as u16 };
 }
 
 #[inline(always)]
@@ -182,8 +184,16 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     }
     let mut depth = 0;
     while depth <= DEPTH {
-        key = next_key(scratch.into_ptr(), key, place_of_extent(start.site, start.cfa) as u64);
-        if key == UNKNOWN {
+        let mut next = next_key(scratch.into_ptr(), key);
+        if next == BEYOND {
+            expect(scratch, start.site, start.cfa, walk.extent);
+            if !window::cover(scratch, walk.extent) {
+                return None;
+            }
+            next = next_key(scratch.into_ptr(), key);
+        }
+        key = next;
+        if key == UNKNOWN || key == BEYOND {
             return None;
         }
         if key == ENDED {
@@ -195,11 +205,11 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     None
 }
 
-/// Key of the node after one, or [`ENDED`] or [`UNKNOWN`]. Exported, so that the verifier follows it once, and not for each node of a
+/// Key of the node after one, or [`ENDED`], [`UNKNOWN`] or [`BEYOND`]. Exported, so that the verifier follows it once, and not for each node of a
 /// walk.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn next_key(scratch: *mut Scratch, key: u64, place_of_extent: u64) -> u64 {
+extern "C" fn next_key(scratch: *mut Scratch, key: u64) -> u64 {
     let Some(node) = node(key) else { return UNKNOWN };
     if scratch.is_null() {
         return UNKNOWN;
@@ -220,30 +230,38 @@ extern "C" fn next_key(scratch: *mut Scratch, key: u64, place_of_extent: u64) ->
         } else {
             let extent = read_volatile(addr_of!((*node).extent)) as u64;
             if extent > walk.window_bytes {
-                expect(scratch, place_of_extent as usize, extent);
-                if !window::cover(scratch, extent) {
-                    return UNKNOWN;
-                }
+                walk.extent = extent;
+                return BEYOND;
             }
-            next = hash_words(scratch.into_ptr(), node, key);
+            next = hash(scratch, node, key);
         }
-        if read_volatile(addr_of!((*node).sequence)) != sequence || !is_end && next <= UNKNOWN {
+        if read_volatile(addr_of!((*node).sequence)) != sequence || !is_end && next <= BEYOND {
             return UNKNOWN;
         }
         next
     }
 }
 
-/// Hash of the words of a node. Exported, so that the verifier follows it once.
+/// See [`hash`]. Exported, so that the verifier follows it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn hash_words(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 {
     if scratch.is_null() || node.is_null() {
         return 0;
     }
-    // SAFETY: not null, so they are what the caller has; the masks keep indexes in bounds.
+    // SAFETY: not null, so they are what the caller has.
+    unsafe { hash(Claimed::again(scratch), node, key) }
+}
+
+/// Hash of the words of a node.
+///
+/// # Safety
+/// The node is a map value.
+#[inline(always)]
+unsafe fn hash(scratch: Claimed, node: *const Node, key: u64) -> u64 {
+    // SAFETY: as promised by the caller; the masks keep indexes in bounds.
     unsafe {
-        let buffer = Claimed::again(scratch).buffer().cast::<u8>();
+        let buffer = scratch.buffer().cast::<u8>();
         let word = |offset: u64| *buffer.add((offset & OFFSET) as usize).cast::<u64>();
         let groups = ((*node).count as usize).div_ceil(LANES);
         let mut lanes = Lanes::new(key);
@@ -335,7 +353,7 @@ pub(super) fn keep(scratch: Claimed, site: u64, cfa: u64, stack: Captured) {
     if reached_root && walk.reads <= WORDS as u64 {
         keep_walk(scratch.into_ptr(), stack.row, stack.hash);
         // SAFETY: in a map value that is ours while claimed.
-        expect(scratch, place_of_extent(site, cfa), unsafe { (*scratch.recorded()).extent });
+        expect(scratch, site, cfa, unsafe { (*scratch.recorded()).extent });
     }
 }
 
