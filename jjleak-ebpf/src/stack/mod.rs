@@ -107,8 +107,8 @@ struct Walk {
     hash: StackHash,
     frame_count: u64,
     heap: heap::Place,
-    /// 1 if it is known when code of a JVM is freed.
-    knows_freed_code: u64,
+    /// What a JVM in the process has freed ([`jjleak_common::process::FreedCode`]).
+    freed_code: u64,
     /// 1 once a frame is a JVM's: its name is available for a short time only.
     is_java: u64,
     status: u64,

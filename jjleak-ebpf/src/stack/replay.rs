@@ -118,9 +118,9 @@ pub(super) fn extent(scratch: Claimed, site: u64, cfa: u64) -> u64 {
 
 /// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
-fn expect(scratch: Claimed, site: u64, cfa: u64, bytes: u64) {
+fn expect(scratch: Claimed, place: usize, bytes: u64) {
     // SAFETY: in a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe { *scratch.extents().add(place_of_extent(site, cfa)) = bytes as u16 };
+    unsafe { *scratch.extents().add(place & (EXTENTS - 1)) = bytes as u16 };
 }
 
 #[inline(always)]
@@ -137,10 +137,12 @@ fn node(key: u64) -> Option<*mut Node> {
     if unsafe { read_volatile(addr_of!((*first).key)) } == key { Some(first) } else { place_of(key, true) }
 }
 
-/// The node that a key has, or shall have.
-#[inline(always)]
-fn node_to_write(key: u64) -> Option<*mut Node> {
-    let (first, second) = (place_of(key, false)?, place_of(key, true)?);
+/// Returns whether a key's node is, or shall be, in its second place. Exported: inlined, it would need more of the BPF stack than Linux
+/// 6.1 has.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn belongs_in_second(key: u64) -> u64 {
+    let (Some(first), Some(second)) = (place_of(key, false), place_of(key, true)) else { return 0 };
     // SAFETY: both point into map values.
     let (in_first, in_second, sequence) = unsafe {
         (
@@ -152,7 +154,7 @@ fn node_to_write(key: u64) -> Option<*mut Node> {
     // If others have both places, it takes the first after each second write.
     let is_turn = sequence & 2 == 0;
     let is_first = in_first == key || in_second != key && (in_first == 0 || in_second != 0 && is_turn);
-    Some(if is_first { first } else { second })
+    !is_first as u64
 }
 
 /// A place that a key's node can have. There are two: with one, two frequent walks would keep replacing each other.
@@ -182,27 +184,43 @@ pub(super) fn find(scratch: Claimed, start: &Start) -> Option<Captured> {
     if stages::end_with(Stage::Words) && extent(scratch, start.site, start.cfa) != 0 {
         return Some(Captured { row: 0, hash: 0 });
     }
+    if find_kept(scratch.into_ptr(), key, place_of_extent(start.site, start.cfa) as u64) == 0 {
+        return None;
+    }
+    let stack = Captured { row: walk.kept_row as u32, hash: walk.kept_hash };
+    intern::has(stack.row, stack.hash).then_some(stack)
+}
+
+/// Finds the end of a kept walk; returns 0 if there is none. Exported: inlined, it would need more of the BPF stack than Linux 6.1 has.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_kept(scratch: *mut Scratch, mut key: u64, place_of_extent: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so it is what the caller has claimed.
+    let scratch = unsafe { Claimed::again(scratch) };
     let mut depth = 0;
     while depth <= DEPTH {
         let mut next = next_key(scratch.into_ptr(), key);
         if next == BEYOND {
-            expect(scratch, start.site, start.cfa, walk.extent);
-            if !window::cover(scratch, walk.extent) {
-                return None;
+            let extent = scratch.walk().extent;
+            expect(scratch, place_of_extent as usize, extent);
+            if !window::cover(scratch, extent) {
+                return 0;
             }
             next = next_key(scratch.into_ptr(), key);
         }
+        if next == ENDED {
+            return 1;
+        }
+        if next == UNKNOWN || next == BEYOND {
+            return 0;
+        }
         key = next;
-        if key == UNKNOWN || key == BEYOND {
-            return None;
-        }
-        if key == ENDED {
-            let stack = Captured { row: walk.kept_row as u32, hash: walk.kept_hash };
-            return intern::has(stack.row, stack.hash).then_some(stack);
-        }
         depth += 1;
     }
-    None
+    0
 }
 
 /// Key of the node after one, or [`ENDED`], [`UNKNOWN`] or [`BEYOND`]. Exported, so that the verifier follows it once, and not for each node of a
@@ -353,7 +371,7 @@ pub(super) fn keep(scratch: Claimed, site: u64, cfa: u64, stack: Captured) {
     if reached_root && walk.reads <= WORDS as u64 {
         keep_walk(scratch.into_ptr(), stack.row, stack.hash);
         // SAFETY: in a map value that is ours while claimed.
-        expect(scratch, site, cfa, unsafe { (*scratch.recorded()).extent });
+        expect(scratch, place_of_extent(site, cfa), unsafe { (*scratch.recorded()).extent });
     }
 }
 
@@ -372,7 +390,7 @@ extern "C" fn keep_walk(scratch: *mut Scratch, row: u32, hash: u64) -> u64 {
         let mut read = 0;
         let mut depth = 0;
         while depth <= DEPTH {
-            let Some(node) = node_to_write(key) else { return 0 };
+            let Some(node) = place_of(key, belongs_in_second(key) != 0) else { return 0 };
             let sequence = read_volatile(addr_of!((*node).sequence));
             // Another walk writes it.
             if sequence & 1 != 0 || !swap_if(addr_of_mut!((*node).sequence), sequence, sequence + 1) {

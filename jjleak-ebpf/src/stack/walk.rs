@@ -54,6 +54,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let site = hit.instruction_pointer();
     let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
+    note_freed_code(walk, image, process);
     // The window begins with the saved frame pointer if there is one, or else with the return address.
     let words = hit.words_to_begin_with();
     let expected = replay::extent(scratch, site, cfa);
@@ -71,7 +72,8 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let in_register = opaque(hit.frame_pointer());
     let is_saved = hit.has_saved_frame_pointer();
     let frame_pointer = if is_saved { window::at(scratch, 0) } else { in_register };
-    let start = Start { scope: known.scope_of_code(), site, cfa, frame_pointer, is_saved, return_address };
+    let start =
+        Start { scope: scope_of_code(walk, known.scope), site, cfa, frame_pointer, is_saved, return_address };
     if let Some(stack) = replay::find(scratch, &start) {
         return Walked::Again(stack);
     }
@@ -83,12 +85,27 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     Walked::New
 }
 
+/// Notes what a JVM in the process has freed. Not in [`Known`]: Linux 6.1 has no more room on the BPF stack.
+#[inline(always)]
+fn note_freed_code(walk: &mut Walk, image: ImageId, process: *const ProcessRow) {
+    // SAFETY: points into a map value.
+    let freed = FreedCode(unsafe { read_volatile(addr_of!((*process).freed_code)) });
+    walk.freed_code = freed.of(image).0;
+}
+
+/// Mark of all code, generated code included, for [`replay`].
+#[inline(always)]
+fn scope_of_code(walk: &Walk, scope: u64) -> u64 {
+    scope ^ walk.freed_code.wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
 /// Walks the stack of the current thread's system call into `scratch`. The instruction pointer is after the syscall instruction,
 /// which is no call, so that the first frame's row is that of the instruction pointer itself.
 #[inline(always)]
 pub(super) fn from_syscall(scratch: Claimed, image: ImageId, process: *const ProcessRow, at: &Registers) {
     let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
+    note_freed_code(walk, image, process);
     window::close(walk);
     begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
     walk.instruction_pointer = at.instruction_pointer;
@@ -154,7 +171,6 @@ fn go(scratch: Claimed, image: ImageId, known: &Known) {
     let walk = scratch.walk();
     walk.image = image;
     walk.scope = known.scope;
-    walk.knows_freed_code = known.freed_code.is_counted() as u64;
     let mut context = Loop { scratch: scratch.into_ptr(), mappings: known.mappings };
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
     // SAFETY: the callback has the helper's signature, and the context outlives the call.
@@ -194,8 +210,6 @@ struct Known {
     mappings: *const MappingTable,
     scope: u64,
     generation: u32,
-    /// What a JVM in it has freed.
-    freed_code: FreedCode,
 }
 
 impl Known {
@@ -203,12 +217,11 @@ impl Known {
     #[inline(always)]
     fn of(process: *const ProcessRow, image: ImageId) -> Option<Self> {
         // SAFETY: points into a map value.
-        let (index, of_image, since_ns, freed_code) = unsafe {
+        let (index, of_image, since_ns) = unsafe {
             (
                 read_volatile(addr_of!((*process).mappings)),
                 read_volatile(addr_of!((*process).mappings_image)),
                 read_volatile(addr_of!((*process).since_ns)),
-                FreedCode(read_volatile(addr_of!((*process).freed_code))).of(image),
             )
         };
         let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
@@ -220,13 +233,7 @@ impl Known {
         }
         // SAFETY: points into a map value.
         let generation = unsafe { read_volatile(addr_of!((*mappings).generation)) };
-        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation, freed_code })
-    }
-
-    /// Mark of all code, generated code included, for [`replay`].
-    #[inline(always)]
-    fn scope_of_code(&self) -> u64 {
-        self.scope ^ self.freed_code.0.wrapping_mul(0xd6e8_feb8_6659_fd93)
+        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation })
     }
 
     /// Returns true if the process's mappings, and thus the rows, have not changed since.
@@ -312,7 +319,7 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     let row = if row.kind() == RowKind::Generated as u64 {
         walk.is_java = 1;
         // What is read of the JVM's memory is not recorded for replay: it describes code, and is the same as long as the code.
-        if walk.knows_freed_code == 0 {
+        if walk.freed_code == FreedCode::NOT_COUNTED.0 {
             replay::spoil(walk);
         }
         let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
