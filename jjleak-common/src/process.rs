@@ -135,7 +135,7 @@ pub struct ProcessRow {
     pub mappings_image: u64,
     /// Changes of the code since.
     pub code: CodeChanges,
-    /// A [`FreedCode`] of the image; 0 if nothing counts what is freed.
+    /// A [`FreedCode`]; 0 if freed code is not counted.
     pub freed_code: u64,
     /// The image that `allocator_text` describes; differs from `image` while that is unknown.
     pub text_image: u64,
@@ -147,15 +147,15 @@ pub struct ProcessRow {
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
 
-/// Code that a JVM has freed: the image of the JVM, and a number that is another one after each piece.
+/// Counter of the pieces of code that a JVM has freed, with the image of the JVM in its higher half.
 ///
-/// Between two walks without a change, code at an address is the same code.
+/// While it stays the same, an address has the same code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct FreedCode(pub u64);
 
 impl FreedCode {
-    /// What is freed is not counted.
+    /// Freed code is not counted.
     pub const NOT_COUNTED: Self = Self(0);
 
     /// The state when counting begins.
@@ -171,7 +171,7 @@ impl FreedCode {
         if self.0 >> 32 == image.0 as u64 { self } else { Self::NOT_COUNTED }
     }
 
-    /// Returns true if what is freed is counted.
+    /// Returns true if freed code is counted.
     #[inline(always)]
     #[must_use]
     pub const fn is_counted(self) -> bool {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_counts_for_the_image_that_it_was_begun_for() {
+    fn freed_code_is_counted_for_one_image() {
         let [image, next] = [ImageId(7), ImageId(7).next()];
         let begun = FreedCode::begun(image);
         let later = FreedCode(begun.0 + 3);

@@ -145,8 +145,8 @@ pub(crate) fn exit() {
     }
 }
 
-/// Notes that code of the current process is freed, before it is: other code can be there then. It is counted as long as the process
-/// is followed, even if its allocations are not counted at the moment.
+/// Counts code that the JVM of the current process is about to free, even while its allocations are not counted: as soon as it is freed,
+/// other code can have its address.
 #[inline(always)]
 pub(crate) fn count_freed_code() {
     let Some((_, row)) = row_of_current() else { return };

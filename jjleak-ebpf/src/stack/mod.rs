@@ -107,7 +107,7 @@ struct Walk {
     hash: StackHash,
     frame_count: u64,
     heap: heap::Place,
-    /// What a JVM in the process has freed ([`jjleak_common::process::FreedCode`]).
+    /// Counter of code that the process's JVM has freed: a [`jjleak_common::process::FreedCode`].
     freed_code: u64,
     /// 1 once a frame is a JVM's: its name is available for a short time only.
     is_java: u64,

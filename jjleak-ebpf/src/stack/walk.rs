@@ -85,7 +85,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     Walked::New
 }
 
-/// Notes what a JVM in the process has freed. Not in [`Known`]: Linux 6.1 has no more room on the BPF stack.
+/// Stores the counter of freed code. [`Known`] cannot have it: Linux 6.1 has no more room on the BPF stack.
 #[inline(always)]
 fn note_freed_code(walk: &mut Walk, image: ImageId, process: *const ProcessRow) {
     // SAFETY: points into a map value.
@@ -318,7 +318,7 @@ fn advance(scratch: Claimed, tables: &Tables) -> Step {
     }
     let row = if row.kind() == RowKind::Generated as u64 {
         walk.is_java = 1;
-        // What is read of the JVM's memory is not recorded for replay: it describes code, and is the same as long as the code.
+        // Reads from the JVM's memory are not recorded for replay. They describe code, which stays the same until it is freed.
         if walk.freed_code == FreedCode::NOT_COUNTED.0 {
             replay::spoil(walk);
         }

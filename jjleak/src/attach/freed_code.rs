@@ -1,5 +1,5 @@
-//! Probes at the functions with which JVMs free code. Walks through a JVM's code are kept only where it is known what it frees: other
-//! code could be at the same address.
+//! Probes at the functions with which JVMs free code. Walks through a JVM's code are kept only if freed code is counted: other code can
+//! get its address.
 
 use std::collections::HashSet;
 use std::path::Path;

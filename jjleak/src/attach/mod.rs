@@ -343,7 +343,7 @@ impl Attachment {
         self.tables.forget_generated(slot);
     }
 
-    /// Notes from now on when the JVM in a process frees code, so that walks through its code can be kept. `path` leads to its library,
+    /// Counts from now on the code that the JVM of a process frees, so that walks through its code can be kept. `path` leads to its library,
     /// and `offset` is that of the function that frees code, in the file.
     pub fn note_freed_code(
         &mut self,

@@ -341,7 +341,7 @@ impl ProcessTable {
         Ok(())
     }
 
-    /// Begins to count what a JVM frees of its code. The program that counts must be attached.
+    /// Begins to count the code that a JVM frees. The program that counts must be attached.
     pub(super) fn count_freed_code(&self, image: ImageId) -> Result<(), Error> {
         let row = self.row(image.slot())?;
         // SAFETY: the row is mapped for writing. The kernel side counts as soon as it is set, and this side sets it once for an image.

@@ -30,7 +30,7 @@ pub(super) struct WatchedJvm {
     /// Layout last sent to the kernel side.
     reported: CodeCache,
     names: KnownJava,
-    /// Its library, until it is noted when it frees code.
+    /// Its library, until the code that it frees is counted.
     library: Option<Rc<Module>>,
 }
 
@@ -216,7 +216,7 @@ impl Watch {
         Ok(true)
     }
 
-    /// Notes from now on when the JVM of a process frees code. Without it, its stacks are the same, but each is walked.
+    /// Counts from now on the code that the JVM of a process frees. If that fails, each of its stacks is walked.
     fn note_freed_code(&mut self, watched: &Watched, library: &Module) {
         let Some(offset) = self.stacks.jvm_libraries.frees_code(library) else {
             tracing::info!(
