@@ -54,7 +54,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let site = hit.instruction_pointer();
     let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
-    note_freed_code(walk, image, process);
+    read_freed_code(walk, image, process);
     // The window begins with the saved frame pointer if there is one, or else with the return address.
     let words = hit.words_to_begin_with();
     let expected = replay::extent(scratch, site, cfa);
@@ -85,9 +85,9 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     Walked::New
 }
 
-/// Stores the counter of freed code. [`Known`] cannot have it: Linux 6.1 has no more room on the BPF stack.
+/// Reads the counter of freed code into the walk. [`Known`] cannot have it: Linux 6.1 has no more room on the BPF stack.
 #[inline(always)]
-fn note_freed_code(walk: &mut Walk, image: ImageId, process: *const ProcessRow) {
+fn read_freed_code(walk: &mut Walk, image: ImageId, process: *const ProcessRow) {
     // SAFETY: points into a map value.
     let freed = FreedCode(unsafe { read_volatile(addr_of!((*process).freed_code)) });
     walk.freed_code = freed.of(image).0;
@@ -105,7 +105,7 @@ fn scope_of_code(walk: &Walk, scope: u64) -> u64 {
 pub(super) fn from_syscall(scratch: Claimed, image: ImageId, process: *const ProcessRow, at: &Registers) {
     let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
-    note_freed_code(walk, image, process);
+    read_freed_code(walk, image, process);
     window::close(walk);
     begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
     walk.instruction_pointer = at.instruction_pointer;

@@ -345,7 +345,7 @@ impl Attachment {
 
     /// Counts from now on the code that the JVM of a process frees, so that walks through its code can be kept. `path` leads to its library,
     /// and `offset` is that of the function that frees code, in the file.
-    pub fn note_freed_code(
+    pub fn count_freed_code(
         &mut self,
         image: ImageId,
         library: FileVersion,

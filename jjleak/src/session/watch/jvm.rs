@@ -205,7 +205,7 @@ impl Watch {
             self.accounting.java_heap.begin(watched.image, jvm, is_started, &mut self.attachment)?;
         }
         if let Some(library) = watched.jvm.library.take() {
-            self.note_freed_code(watched, &library);
+            self.count_freed_code(watched, &library);
         }
         match news {
             News::Nothing => return Ok(false),
@@ -217,7 +217,7 @@ impl Watch {
     }
 
     /// Counts from now on the code that the JVM of a process frees. If that fails, each of its stacks is walked.
-    fn note_freed_code(&mut self, watched: &Watched, library: &Module) {
+    fn count_freed_code(&mut self, watched: &Watched, library: &Module) {
         let Some(offset) = self.stacks.jvm_libraries.frees_code(library) else {
             tracing::info!(
                 "stacks through Java are walked at each allocation: {} has no symbol for the function that frees code",
@@ -226,7 +226,7 @@ impl Watch {
             return;
         };
         let path = library.stable_path();
-        let noted = self.attachment.note_freed_code(watched.image, library.version, &path, offset);
+        let noted = self.attachment.count_freed_code(watched.image, library.version, &path, offset);
         if let Err(error) = noted {
             tracing::info!("stacks through Java are walked at each allocation: {}", chain(&error));
         }
