@@ -21,6 +21,8 @@ mod generated;
 mod go;
 mod heap;
 mod intern;
+mod kept_nodes;
+mod known;
 mod leave;
 #[cfg(feature = "measuring")]
 pub(crate) mod measuring;
@@ -46,8 +48,9 @@ use jjleak_common::{
 };
 
 pub(crate) use code::report_program;
+pub(crate) use known::is_known_code;
 pub(crate) use rows::{changes, mapping_at, seen};
-pub(crate) use walk::{hint, is_known_code};
+pub(crate) use walk::hint;
 
 use scratch::{Claimed, Scratch, WINDOW_WORDS};
 

@@ -8,15 +8,15 @@
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile};
 
-use aya_ebpf::{macros::map, maps::Array};
 use jjleak_common::{
     stack::StackStatus,
     stage::Stage,
-    walk_hash::{self, LANES, Lanes},
+    walk_hash::{self, LANES},
 };
 
 use super::{
     Captured, Claimed, WINDOW_WORDS, Walk, intern,
+    kept_nodes::{Node, WORDS_OF_NODE, belongs_in_second, hash, hash_words, node, place_of},
     scratch::{BUFFER_WORDS, Scratch, WINDOW_AT},
     window::{self, CHUNK_BYTES},
 };
@@ -26,11 +26,6 @@ use crate::{
     stages, threads,
 };
 
-/// Number of nodes for all processes: 6 MiB.
-const NODES: u32 = 1 << 16;
-/// Maximum number of words of a node: more are in the next node.
-const WORDS_OF_NODE: usize = 32;
-const GROUPS: usize = WORDS_OF_NODE / LANES;
 /// Maximum number of nodes of a walk.
 const DEPTH: u64 = 16;
 /// Maximum number of words of a kept walk: a return address for each frame, and a frame pointer for some.
@@ -39,8 +34,6 @@ const WORDS: usize = 256;
 /// Places in the window's buffer, before the window: that of the frame pointer at the start, and of a word that is always 0.
 const REGISTER: usize = 0;
 const ZERO: usize = 1;
-/// Bits of a word's offset in bytes in the window's buffer.
-const OFFSET: u64 = (BUFFER_WORDS as u64 - 1) << 3;
 /// In place of the frame pointer's place.
 pub(super) const NOTED: u64 = u64::MAX;
 /// In place of a key: the walk ends here.
@@ -51,27 +44,6 @@ const UNKNOWN: u64 = 1;
 const BEYOND: u64 = 2;
 /// A count beyond the maximum.
 const NEVER: u64 = 1 << 32;
-
-/// The next words of all walks that have read the same words so far, or the stack of these walks.
-#[repr(C)]
-pub(super) struct Node {
-    /// Sequence counter: odd while the node is written, and another even number afterwards.
-    sequence: u64,
-    /// Hash of the start and all words before.
-    key: u64,
-    /// Hash of the stack, and its row unless it has been evicted since, if walks end here.
-    hash: u64,
-    row: u32,
-    /// Number of the next words; 0 if walks end here.
-    count: u16,
-    /// Number of bytes of the window that contain these words.
-    extent: u16,
-    /// Offsets of the words in the buffer, [`LANES`] in each; the last group is filled up with [`ZERO`].
-    places: [u64; GROUPS],
-}
-
-#[map]
-static KEPT: Array<Node> = Array::with_max_entries(NODES, 0);
 
 /// The words that a walk depends on.
 #[repr(C)]
@@ -91,7 +63,6 @@ const _: () = assert!(
     WINDOW_AT + WINDOW_WORDS + CHUNK_BYTES as usize / 8 <= BUFFER_WORDS
         && ZERO < WINDOW_AT
         && WORDS.is_power_of_two()
-        && NODES.is_power_of_two()
 );
 const _: () = assert!(EXTENTS.is_power_of_two() && WINDOW_WORDS * 8 <= u16::MAX as usize);
 const _: () = assert!(WORDS_OF_NODE * DEPTH as usize >= WORDS);
@@ -127,40 +98,6 @@ fn expect(scratch: Claimed, place: usize, bytes: u64) {
 fn place_of_extent(site: u64, cfa: u64) -> usize {
     let place = (cfa ^ site).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - EXTENTS.ilog2());
     place as usize & (EXTENTS - 1)
-}
-
-/// The node of a key, or another one in its place.
-#[inline(always)]
-fn node(key: u64) -> Option<*mut Node> {
-    let first = place_of(key, false)?;
-    // SAFETY: points into a map value.
-    if unsafe { read_volatile(addr_of!((*first).key)) } == key { Some(first) } else { place_of(key, true) }
-}
-
-/// Returns whether a key's node is, or shall be, in its second place. Exported: inlined, it would need more of the BPF stack than Linux
-/// 6.1 has.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn belongs_in_second(key: u64) -> u64 {
-    let (Some(first), Some(second)) = (place_of(key, false), place_of(key, true)) else { return 0 };
-    // SAFETY: both point into map values.
-    let (in_first, in_second, sequence) = unsafe {
-        (
-            read_volatile(addr_of!((*first).key)),
-            read_volatile(addr_of!((*second).key)),
-            read_volatile(addr_of!((*first).sequence)),
-        )
-    };
-    // If others have both places, it takes the first after each second write.
-    let is_turn = sequence & 2 == 0;
-    let is_first = in_first == key || in_second != key && (in_first == 0 || in_second != 0 && is_turn);
-    !is_first as u64
-}
-
-/// A place that a key's node can have. There are two: with one, two frequent walks would keep replacing each other.
-#[inline(always)]
-fn place_of(key: u64, second: bool) -> Option<*mut Node> {
-    KEPT.get_ptr_mut((if second { key >> 32 } else { key }) as u32 & (NODES - 1))
 }
 
 /// The stack of a kept walk with the same start and the same words, if it still has its row. If there is none, [`begin`] records the
@@ -257,39 +194,6 @@ extern "C" fn next_key(scratch: *mut Scratch, key: u64) -> u64 {
             return UNKNOWN;
         }
         next
-    }
-}
-
-/// See [`hash`]. Exported, so that the verifier follows it once.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn hash_words(scratch: *mut Scratch, node: *const Node, key: u64) -> u64 {
-    if scratch.is_null() || node.is_null() {
-        return 0;
-    }
-    // SAFETY: not null, so they are what the caller has.
-    unsafe { hash(Claimed::again(scratch), node, key) }
-}
-
-/// Hash of the words of a node.
-///
-/// # Safety
-/// The node is a map value.
-#[inline(always)]
-unsafe fn hash(scratch: Claimed, node: *const Node, key: u64) -> u64 {
-    // SAFETY: as promised by the caller; the masks keep indexes in bounds.
-    unsafe {
-        let buffer = scratch.buffer().cast::<u8>();
-        let word = |offset: u64| *buffer.add((offset & OFFSET) as usize).cast::<u64>();
-        let groups = ((*node).count as usize).div_ceil(LANES);
-        let mut lanes = Lanes::new(key);
-        let mut group = 0;
-        while group < GROUPS && group < groups {
-            let places = (*node).places[group];
-            lanes = lanes.push([word(places), word(places >> 16), word(places >> 32), word(places >> 48)]);
-            group += 1;
-        }
-        lanes.finish()
     }
 }
 

@@ -7,21 +7,20 @@
 
 use core::{
     ffi::c_void,
-    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
+    ptr::{addr_of, addr_of_mut, write_volatile},
 };
 
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{FreedCode, ImageId, ProcessRow, ProcessSlot},
     stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
-    unwind::{
-        CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer,
-        step::is_possible_cfa,
-    },
+    unwind::{CodeFile, Hint, MAX_FOUND, MappingTable, Row, RowKind, SavedFp, layer, step::is_possible_cfa},
 };
 
 use super::{
-    Claimed, Walk, Walked, code, generated, go, heap, leave, ordinary,
+    Claimed, Walk, Walked, code, generated, go, heap,
+    known::{Known, read_freed_code, scope_of_code},
+    leave, ordinary,
     replay::{self, Start},
     rows::{self, Tables},
     scratch::Scratch,
@@ -29,7 +28,7 @@ use super::{
     window::{self, word},
 };
 use crate::{
-    maps::{HINTS, MAPPINGS},
+    maps::HINTS,
     memory::opaque,
     registers::{Hit, Registers},
     threads,
@@ -83,20 +82,6 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     replay::begin(scratch, &start);
     go(scratch, image, &known);
     Walked::New
-}
-
-/// Reads the counter of freed code into the walk. [`Known`] cannot have it: Linux 6.1 has no more room on the BPF stack.
-#[inline(always)]
-fn read_freed_code(walk: &mut Walk, image: ImageId, process: *const ProcessRow) {
-    // SAFETY: points into a map value.
-    let freed = FreedCode(unsafe { read_volatile(addr_of!((*process).freed_code)) });
-    walk.freed_code = freed.of(image).0;
-}
-
-/// Mark of all code, generated code included, for [`replay`].
-#[inline(always)]
-fn scope_of_code(walk: &Walk, scope: u64) -> u64 {
-    scope ^ walk.freed_code.wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 /// Walks the stack of the current thread's system call into `scratch`. The instruction pointer is after the syscall instruction,
@@ -203,54 +188,6 @@ pub(crate) fn hint(slot: ProcessSlot) {
     let file = CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 };
     let hint = Hint { slot: slot.0 as u32, image: 0, begin: 0, end: 0, file_offset: 0, file };
     let _ = HINTS.output::<Hint>(&hint, 0);
-}
-
-/// Code mappings of a process.
-struct Known {
-    mappings: *const MappingTable,
-    scope: u64,
-    generation: u32,
-}
-
-impl Known {
-    /// If an image's mappings are unknown or outdated, the empty table is used.
-    #[inline(always)]
-    fn of(process: *const ProcessRow, image: ImageId) -> Option<Self> {
-        // SAFETY: points into a map value.
-        let (index, of_image, since_ns) = unsafe {
-            (
-                read_volatile(addr_of!((*process).mappings)),
-                read_volatile(addr_of!((*process).mappings_image)),
-                read_volatile(addr_of!((*process).since_ns)),
-            )
-        };
-        let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
-        let mut mappings = MAPPINGS.get_ptr(index)?;
-        // SAFETY: both point into map values.
-        let holds = unsafe { rows::changes(process).hold(&rows::seen(mappings)) };
-        if !holds {
-            mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
-        }
-        // SAFETY: points into a map value.
-        let generation = unsafe { read_volatile(addr_of!((*mappings).generation)) };
-        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation })
-    }
-
-    /// Returns true if the process's mappings, and thus the rows, have not changed since.
-    #[inline(always)]
-    fn is_unchanged(&self) -> bool {
-        // SAFETY: points into a map value.
-        let generation = unsafe { read_volatile(addr_of!((*self.mappings).generation)) };
-        generation & 1 == 0 && generation == self.generation
-    }
-}
-
-/// Returns true if an address is in one of an image's known code mappings.
-#[inline(never)]
-pub(crate) fn is_known_code(image: ImageId, process: *const ProcessRow, address: u64) -> bool {
-    let Some(known) = Known::of(process, image) else { return false };
-    // SAFETY: points into a map value.
-    unsafe { rows::holds(rows::mapping_at(known.mappings, address), address) }
 }
 
 #[inline(never)]
