@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
-use crate::support::java::{Java, Jdk, classes, jdks};
+use crate::support::java::{Java, Jdk, jdks};
 use crate::support::privilege::{is_long, record, require_program};
 use crate::support::shares::Shares;
 
@@ -68,10 +68,7 @@ fn the_compiler_makes_what_it_makes_alone_and_its_stacks_are_complete() {
         let (into, list) = (into.display(), list.display());
         format!("-nowarn -proc:none -XDignore.symbol.file --patch-module {patch} -d {into} @{list}")
     };
-    let compiler = || {
-        let mut command = Command::new(jdk.java());
-        Java::spawn(command.arg("-cp").arg(classes()).arg("Compile"))
-    };
+    let compiler = || Java::start_compiler(&jdk.java());
     assert_eq!(compiler().ask_within(HOURLONG, &work(&alone)), ["status 0"]);
 
     let mut java = compiler();

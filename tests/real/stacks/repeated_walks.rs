@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use jjleak::attach::{Programs, Settings};
 use jjleak::snapshot::BlockFilter;
+use jjleak_common::stack::StackFrame;
+use jjleak_common::unwind::layer;
+use tempfile::TempDir;
 
 use crate::support::accounts::assert_nothing_lost;
 use crate::support::attached::Attached;
-use crate::support::bounded::SOON;
+use crate::support::bounded::{HOURLONG, SOON};
 use crate::support::compile;
+use crate::support::java::Java;
 use crate::support::jjleak::Ended;
 use crate::support::lines::Lines;
 use crate::support::privilege::{require_bpf, require_program};
@@ -94,16 +99,25 @@ fn stacks_in_turns_keep_their_own_blocks_whatever_registers_hold() {
     }
 }
 
-/// Objects and bytes that each stack has allocated, by its status and addresses.
+/// Objects and bytes that each stack has allocated, by its status and frames.
 type Stacks = BTreeMap<(String, Vec<u64>), (u64, u64)>;
 
-fn stacks(mut attached: Attached) -> Stacks {
+fn is_java(frame: &StackFrame) -> bool {
+    (layer::GENERATED..layer::FOUND).contains(&frame.layer())
+}
+
+/// Stacks of a kind. A frame of Java is its address and its compilation.
+fn stacks(mut attached: Attached, is_of_kind: impl Fn(&[StackFrame]) -> bool) -> Stacks {
     attached.new_stacks();
     let snapshot = attached.snapshot(BlockFilter::default());
     let mut stacks = Stacks::new();
     for (row, used) in snapshot.stacks {
         let stack = attached.collector.stack(row).unwrap();
-        let addresses = stack.frames.iter().map(|frame| frame.address()).collect();
+        if !is_of_kind(&stack.frames) {
+            continue;
+        }
+        let known = |frame: &StackFrame| if is_java(frame) { frame.0 } else { frame.address() };
+        let addresses = stack.frames.iter().map(known).collect();
         let sum = stacks.entry((format!("{:?}", stack.status), addresses)).or_default();
         *sum = (sum.0 + used.allocated_objects, sum.1 + used.allocated_bytes);
     }
@@ -116,14 +130,32 @@ fn assert_as_if_each_were_walked(program: &str, arguments: &[&str]) {
     let mut target = Process::spawn(&mut command);
     let mut lines = Lines::of(program, target.stdout.take().unwrap());
     lines.skip_to("ready", SOON);
+    let pid = target.id();
+    assert_same_stacks(
+        program,
+        pid,
+        |_| true,
+        || {
+            target.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+            lines.skip_to("done", SOON);
+        },
+    );
+}
+
+/// Fails unless the stacks of a kind in a process that works are those that a walk at each allocation finds.
+fn assert_same_stacks(
+    program: &str,
+    pid: u32,
+    is_of_kind: impl Fn(&[StackFrame]) -> bool,
+    work: impl FnOnce(),
+) {
     let settings = Settings::new(Programs::Accounting);
-    let walking = Attached::to(target.id(), Settings { walk_each: true, ..settings });
-    let recognizing = Attached::to(target.id(), settings);
+    let walking = Attached::to(pid, Settings { walk_each: true, ..settings });
+    let recognizing = Attached::to(pid, settings);
 
-    target.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    lines.skip_to("done", SOON);
+    work();
 
-    let (walked, recognized) = (stacks(walking), stacks(recognizing));
+    let (walked, recognized) = (stacks(walking, &is_of_kind), stacks(recognizing, &is_of_kind));
     let objects: u64 = walked.values().map(|(objects, _)| objects).sum();
     println!("{program}: {objects} objects, {} stacks", walked.len());
     assert!(walked.len() > 20 && objects > 1000, "{program}: {objects} objects, {} stacks", walked.len());
@@ -141,4 +173,22 @@ fn stacks_of_real_programs_are_those_that_a_walk_each_time_finds() {
     for (program, arguments) in PROGRAMS {
         assert_as_if_each_were_walked(program, arguments);
     }
+}
+
+#[test]
+fn stacks_of_jvms_are_those_that_a_walk_each_time_finds() {
+    require_bpf!();
+    require_program!("javac");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/Ways.java");
+    let compiled = TempDir::new().unwrap();
+    let arguments = format!("-d {} {}", compiled.path().display(), source.display());
+    let mut compiler = Java::start_compiler(Path::new("java"));
+    // Threads of the JVM that compile its code allocate while jjleak attaches; those that run Java wait.
+    let runs_java = |frames: &[StackFrame]| frames.iter().any(is_java);
+    let pid = compiler.pid();
+    assert_same_stacks("javac", pid, runs_java, || drop(compiler.ask(&arguments)));
+
+    let mut churn = Java::start_ways(Path::new("java"), &["-XX:ReservedCodeCacheSize=6m"]);
+    let pid = churn.pid();
+    assert_same_stacks("hidden classes", pid, runs_java, || drop(churn.ask_within(HOURLONG, "churn 200")));
 }

@@ -3,6 +3,7 @@
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
 use jjleak::collect::Collector;
+use jjleak::jvm::{self, Jvm, ProcessMemory, Symbols};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::snapshot::{BlockFilter, Snapshot};
 use jjleak::unwind;
@@ -40,6 +41,14 @@ impl Attached {
             if let Ok(rows) = unwind::verified(&module.content().unwrap()) {
                 attachment.add_rows(module.version, &rows).unwrap();
             }
+        }
+        if let Some((library, bias)) = jvm::library(&mappings, &modules) {
+            let symbols = Symbols::of(&library.content().unwrap()).unwrap();
+            let jvm = Jvm::described(ProcessMemory::open(pid).unwrap(), symbols.above(bias)).unwrap();
+            let code = jvm.code_cache(&jvm.heaps().unwrap()).unwrap();
+            attachment.set_generated(slot, &code);
+            let offset = library.offset_of_code(symbols.frees_code().unwrap()).unwrap();
+            attachment.count_freed_code(image, library.version, &library.stable_path(), offset).unwrap();
         }
         let executable = mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some());
         let code: Vec<_> = executable.map(|mapping| CodeMapping::of(mapping, &modules)).collect();

@@ -58,6 +58,11 @@ impl Java {
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Leak"))
     }
 
+    /// Starts the Java compiler.
+    pub(crate) fn start_compiler(java: &Path) -> Self {
+        Self::spawn(Command::new(java).arg("-cp").arg(classes()).arg("Compile"))
+    }
+
     /// Starts the program with many kinds of native allocations.
     pub(crate) fn start_ways(java: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(java);
