@@ -190,5 +190,5 @@ fn stacks_of_jvms_are_those_that_a_walk_each_time_finds() {
 
     let mut churn = Java::start_ways(Path::new("java"), &["-XX:ReservedCodeCacheSize=6m"]);
     let pid = churn.pid();
-    assert_same_stacks("hidden classes", pid, runs_java, || drop(churn.ask_within(HOURLONG, "churn 200")));
+    assert_same_stacks("hidden classes", pid, runs_java, || drop(churn.ask_within(HOURLONG, "churn 300")));
 }
