@@ -102,7 +102,7 @@ fn stacks_in_turns_keep_their_own_blocks_whatever_registers_hold() {
 /// Objects and bytes that each stack has allocated, by its status and frames.
 type Stacks = BTreeMap<(String, Vec<u64>), (u64, u64)>;
 
-fn is_java(frame: &StackFrame) -> bool {
+fn is_java(frame: StackFrame) -> bool {
     (layer::GENERATED..layer::FOUND).contains(&frame.layer())
 }
 
@@ -116,7 +116,7 @@ fn stacks(mut attached: Attached, is_of_kind: impl Fn(&[StackFrame]) -> bool) ->
         if !is_of_kind(&stack.frames) {
             continue;
         }
-        let known = |frame: &StackFrame| if is_java(frame) { frame.0 } else { frame.address() };
+        let known = |frame: &StackFrame| if is_java(*frame) { frame.0 } else { frame.address() };
         let addresses = stack.frames.iter().map(known).collect();
         let sum = stacks.entry((format!("{:?}", stack.status), addresses)).or_default();
         *sum = (sum.0 + used.allocated_objects, sum.1 + used.allocated_bytes);
@@ -180,11 +180,11 @@ fn stacks_of_jvms_are_those_that_a_walk_each_time_finds() {
     require_bpf!();
     require_program!("javac");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/Ways.java");
-    let compiled = TempDir::new().unwrap();
-    let arguments = format!("-d {} {}", compiled.path().display(), source.display());
+    let classes = TempDir::new().unwrap();
+    let arguments = format!("-d {} {}", classes.path().display(), source.display());
     let mut compiler = Java::start_compiler(Path::new("java"));
     // Threads of the JVM that compile its code allocate while jjleak attaches; those that run Java wait.
-    let runs_java = |frames: &[StackFrame]| frames.iter().any(is_java);
+    let runs_java = |frames: &[StackFrame]| frames.iter().copied().any(is_java);
     let pid = compiler.pid();
     assert_same_stacks("javac", pid, runs_java, || drop(compiler.ask(&arguments)));
 
