@@ -182,12 +182,9 @@ fn the_hot_functions_of_this_machines_libc_are_not_single_stepped() {
 }
 
 #[test]
-fn this_test_program_holds_no_allocator() {
-    let file = fs::read("/proc/self/exe").unwrap();
-    assert_eq!(
-        find_sites(&file, Hints::default()).unwrap(),
-        ModuleAllocators { profiled: vec![], unfollowed: vec![], stripped: false }
-    );
+fn a_program_that_calls_an_allocator_holds_none() {
+    let found = find_sites(&fs::read("/bin/sh").unwrap(), Hints::default()).unwrap();
+    assert_eq!((found.profiled, found.unfollowed), (vec![], vec![]));
 }
 
 /// A small complete library for the hostile cases: small, so that random damage hits relevant bytes.

@@ -31,7 +31,7 @@ impl Baseline {
             let held = stacks.entry(matching.key(&stack.frames)).or_default();
             held.live = [held.live, stack.live].into_iter().sum();
             held.allocated = [held.allocated, stack.allocated].into_iter().sum();
-            let (bytes, objects) = variance(stack.live_error);
+            let (bytes, objects) = variance(stack.live_error.totals());
             held.live_variance.0 += bytes;
             held.live_variance.1 += objects;
         }
@@ -66,14 +66,18 @@ impl Baseline {
             if let Some(held) = left.get_mut(&self.matching.key(&stack.frames)) {
                 take_out(&mut stack.live, &mut held.live);
                 take_out(&mut stack.allocated, &mut held.allocated);
-                let (bytes, objects) = variance(stack.live_error);
-                stack.live_error = stack.live_error.map(|_| Totals {
-                    bytes: standard_error(bytes + held.live_variance.0),
-                    objects: standard_error(objects + held.live_variance.1),
-                });
+                let (bytes, objects) = variance(stack.live_error.totals());
+                stack.live_error = stack
+                    .live_error
+                    .totals()
+                    .map(|_| Totals {
+                        bytes: standard_error(bytes + held.live_variance.0),
+                        objects: standard_error(objects + held.live_variance.1),
+                    })
+                    .into();
                 if stack.live.is_nothing() {
-                    let cohorts = stack.details.cohorts.clone();
-                    stack.details = BlockDetails { cohorts, ..BlockDetails::default() }.into();
+                    let (cohorts, growth) = (stack.details.cohorts.clone(), stack.details.growth);
+                    stack.details = BlockDetails { cohorts, growth, ..BlockDetails::default() }.into();
                 }
             }
         }

@@ -3,10 +3,9 @@
 //! Addresses differ between processes, so stacks are matched by function names and, unless excluded, lines.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
+use crate::profile::{Frame, FrameKind, Frames, Profile, Totals};
 
 /// Rules for matching stacks of two profiles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub struct Matching {
 pub(super) struct StackKey(Vec<(String, u32)>);
 
 impl Matching {
-    pub(super) fn key(self, frames: &[SharedFrame]) -> StackKey {
+    pub(super) fn key(self, frames: &Frames) -> StackKey {
         StackKey(
             frames
                 .iter()
@@ -65,7 +64,7 @@ pub struct Difference<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackDifference {
     /// Frames, leaf first, taken from the second profile if it has the stack.
-    pub frames: Arc<[SharedFrame]>,
+    pub frames: Frames,
     /// Totals in the first profile, scaled.
     pub before: Totals,
     /// Totals in the second profile.
@@ -151,7 +150,7 @@ impl<'a> Difference<'a> {
         for (profile, is_after) in sides {
             for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
                 let nothing = || StackDifference {
-                    frames: Arc::clone(&stack.frames),
+                    frames: stack.frames.clone(),
                     before: Totals::default(),
                     after: Totals::default(),
                 };
@@ -159,7 +158,7 @@ impl<'a> Difference<'a> {
                 let side = if is_after { &mut difference.after } else { &mut difference.before };
                 *side = [*side, stack.live].into_iter().sum();
                 if is_after {
-                    difference.frames = Arc::clone(&stack.frames);
+                    difference.frames = stack.frames.clone();
                 }
             }
         }

@@ -29,7 +29,7 @@ impl Growth {
         }
         for (stack, (_, before)) in profile.stacks.iter_mut().zip(last) {
             let bytes = stack.live.bytes;
-            stack.growth = bytes.wrapping_sub(mem::replace(before, bytes)).cast_signed();
+            stack.details.set_growth(bytes.wrapping_sub(mem::replace(before, bytes)).cast_signed());
         }
         let history = self.histories.entry((pid, start_time)).or_default();
         remember(history, Moment { at: profile.taken_at, live: profile.live(), resident: profile.resident });
@@ -62,7 +62,7 @@ mod tests {
             })
             .collect();
         growth.measure(&mut profile);
-        profile.stacks.iter().map(|stack| stack.growth).collect()
+        profile.stacks.iter().map(|stack| stack.details.growth).collect()
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl SortBy {
             let first = match self {
                 Self::Size => i128::from(live.bytes),
                 Self::Count => i128::from(live.objects),
-                Self::Growth => i128::from(stack.growth),
+                Self::Growth => i128::from(stack.details.growth),
                 Self::Age => stack.details.ages.map_or(-1, |ages| ages.oldest.as_nanos().cast_signed()),
             };
             (Reverse(first), Reverse(live.bytes), Reverse(live.objects), stack.id)
@@ -167,7 +167,7 @@ mod tests {
     fn the_one_that_grew_most_comes_first_and_shrinking_ones_last() {
         let mut profile = profile(&[(1, 50, 1), (2, 40, 1), (3, 30, 1)]);
         for (stack, growth) in profile.stacks.iter_mut().zip([-5, 0, 7]) {
-            stack.growth = growth;
+            stack.details.set_growth(growth);
         }
         assert_eq!(ids(&SortBy::Growth.order(&profile)), [3, 2, 1]);
     }

@@ -1,5 +1,6 @@
 //! Counts of a line, and what they say about the program.
 
+use std::iter;
 use std::ops::AddAssign;
 
 /// Objects and bytes.
@@ -95,6 +96,38 @@ impl Counts {
     pub(super) fn estimates(self, scaling: Scaling) -> (Estimate, Option<Estimate>) {
         let estimate = |(objects, bytes)| scaling.estimate(objects, bytes);
         (estimate(self.live), (self.allocated != (0, 0)).then(|| estimate(self.allocated)))
+    }
+}
+
+/// Counts of stacks. Most files have none of what was allocated.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct CountsOfStacks {
+    live: Vec<(u64, u64)>,
+    /// Of the first stacks; all others have zeros.
+    allocated: Vec<(u64, u64)>,
+}
+
+impl CountsOfStacks {
+    pub(super) const fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    pub(super) fn push(&mut self, Counts { live, allocated }: Counts) {
+        if allocated != (0, 0) {
+            self.allocated.resize(self.live.len(), (0, 0));
+            self.allocated.push(allocated);
+        }
+        self.live.push(live);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Counts> {
+        let allocated = self.allocated.iter().copied().chain(iter::repeat((0, 0)));
+        self.live.iter().zip(allocated).map(|(live, allocated)| Counts { live: *live, allocated })
+    }
+
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.live.shrink_to_fit();
+        self.allocated.shrink_to_fit();
     }
 }
 

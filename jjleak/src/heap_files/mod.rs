@@ -5,6 +5,7 @@
 //! these addresses belong to. The formats have no documents but the code that writes and reads them: jemalloc's `prof_data.c`,
 //! gperftools' `heap-profile-table.cc`, and `jeprof`, which scales the figures of both.
 
+mod addresses;
 mod collapsed;
 mod counts;
 mod heaptrack;
@@ -17,7 +18,8 @@ mod threaded;
 
 use std::io::{self, BufRead};
 
-use counts::Counts;
+pub use addresses::Addresses;
+use counts::{Counts, CountsOfStacks};
 pub use counts::{Estimate, Scaling};
 pub use jfr::JfrEvents;
 use lines::Lines;
@@ -44,9 +46,11 @@ pub struct HeapFile {
     pub scaling: Scaling,
     /// All stacks, in the order of the file. Files have a million: the memory of a part can be freed when its stacks have been used.
     pub parts: Vec<Part>,
+    /// Addresses of all stacks.
+    pub addresses: Addresses,
     /// Stacks that are summed up, because all of them would take too much memory.
     pub small: Option<SmallStacks>,
-    /// Estimated memory that `parts` take as a profile.
+    /// Estimated memory that `parts` take as a profile, without that of addresses.
     memory: usize,
     /// Mapped files, in the format of `/proc/PID/maps`.
     pub mapped: String,
@@ -57,28 +61,11 @@ pub struct HeapFile {
 /// Some stacks of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Part {
-    stacks: Vec<Counted>,
-    /// Their addresses, one stack after the other.
-    addresses: Vec<u64>,
-}
-
-/// A stack as it is in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
-    counts: Counts,
-    /// Index after its last address in those of the part.
-    end: u32,
-}
-
-/// A stack and its memory.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HeapStack<'file> {
-    /// Addresses, leaf first: one in the innermost function, then return addresses.
-    pub addresses: &'file [u64],
-    /// Memory in use.
-    pub live: Estimate,
-    /// Memory allocated since the program's start; `None` if the program did not record it.
-    pub allocated: Option<Estimate>,
+    counts: CountsOfStacks,
+    /// Numbers of the addresses, one stack after the other.
+    addresses: Vec<u32>,
+    /// For each stack, the index after its last address.
+    ends: Vec<u32>,
 }
 
 /// Lines that could not be read.
@@ -119,44 +106,69 @@ pub enum Error {
 }
 
 impl Part {
-    /// The stacks, in the order of the file. `scaling` is that of the file.
+    /// Number of stacks.
     #[must_use]
-    pub fn stacks(&self, scaling: Scaling) -> impl ExactSizeIterator<Item = HeapStack<'_>> {
-        self.counted().map(move |(stack, addresses)| {
-            let (live, allocated) = stack.counts.estimates(scaling);
-            HeapStack { addresses, live, allocated }
-        })
+    pub const fn len(&self) -> usize {
+        self.counts.len()
     }
 
-    /// The stacks as they are in the file, with their addresses.
-    fn counted(&self) -> impl ExactSizeIterator<Item = (&Counted, &[u64])> {
+    /// Returns true if there are no stacks.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Numbers of the addresses of each stack in the order of the file, leaf first: one in the innermost function, then return addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = &[u32]> {
         let mut begin = 0;
-        self.stacks.iter().map(move |stack| {
-            let end = stack.end as usize;
+        self.ends.iter().map(move |end| {
+            let end = *end as usize;
             let addresses = &self.addresses[begin..end];
             begin = end;
-            (stack, addresses)
+            addresses
         })
     }
 
-    fn push(&mut self, addresses: &[u64], counts: Counts) {
-        self.addresses.extend_from_slice(addresses);
+    /// Frees the memory of the addresses.
+    pub fn drop_addresses(&mut self) {
+        (self.addresses, self.ends) = (Vec::new(), Vec::new());
+    }
+
+    /// Memory in use of each stack, and what it has allocated since the program's start; `None` if the program did not record that.
+    /// `scaling` is that of the file.
+    pub fn estimates(&self, scaling: Scaling) -> impl Iterator<Item = (Estimate, Option<Estimate>)> {
+        self.counts.iter().map(move |counts| counts.estimates(scaling))
+    }
+
+    fn push(&mut self, addresses: impl Iterator<Item = u32>, counts: Counts) {
+        self.addresses.extend(addresses);
         // A line has a limited length, and a part a limited number of stacks.
-        let end = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX);
-        self.stacks.push(Counted { counts, end });
+        self.ends.push(u32::try_from(self.addresses.len()).unwrap_or(u32::MAX));
+        self.counts.push(counts);
+    }
+
+    fn shrink_to_fit(&mut self) {
+        self.counts.shrink_to_fit();
+        self.addresses.shrink_to_fit();
+        self.ends.shrink_to_fit();
     }
 }
 
 impl HeapFile {
+    /// Estimated memory of all stacks.
+    const fn memory(&self) -> usize {
+        self.memory + self.addresses.all().len() * Addresses::BYTES
+    }
+
     /// Adds a stack. `most` limits the estimated memory.
     fn add(&mut self, addresses: &[u64], counts: Counts, most: usize) {
-        if self.parts.last().is_none_or(|part| part.stacks.len() >= STACKS_PER_PART) {
+        if self.parts.last().is_none_or(|part| part.len() >= STACKS_PER_PART) {
             self.parts.push(Part::default());
         }
         let Some(part) = self.parts.last_mut() else { return };
-        part.push(addresses, counts);
+        part.push(addresses.iter().map(|address| self.addresses.number(*address)), counts);
         self.memory += small::memory(addresses.len());
-        if self.memory > most {
+        if self.memory() > most {
             self.sum_up_quarter();
         }
     }
@@ -189,6 +201,7 @@ fn read_within(file: impl BufRead, memory: usize) -> Result<HeapFile, Error> {
     };
     read_stacks(&mut lines, format, &mut heap, memory)?;
     heap.sum_up_late();
+    heap.addresses.finish();
     Ok(heap)
 }
 

@@ -2,11 +2,12 @@
 
 use std::mem;
 
-use super::{Counted, Estimate, HeapFile, Part, Scaling};
+use super::{Counts, Estimate, HeapFile, Part, Scaling};
 
-/// Memory of a stack and of each of its frames in a profile, with what the allocator adds. Some frames are inlined into others.
-const STACK_BYTES: usize = 160;
-const FRAME_BYTES: usize = 12;
+/// Memory of a stack and of each of its addresses in a profile while it is made, with what the allocator adds. An address can have
+/// several functions, and stacks share those of their callers.
+const STACK_BYTES: usize = 110;
+const FRAME_BYTES: usize = 18;
 
 /// Stacks that are summed up.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -33,7 +34,7 @@ impl HeapFile {
         let mut sizes: Vec<_> = self
             .parts
             .iter()
-            .flat_map(|part| part.counted().map(|(stack, _)| size(stack, scaling)))
+            .flat_map(|part| part.counts.iter().map(|counts| size(counts, scaling)))
             .collect();
         let quarter = sizes.len().div_ceil(4);
         if quarter == 0 {
@@ -57,38 +58,38 @@ impl HeapFile {
         let mut small = self.small.take().unwrap_or_default();
         small.most_bytes = small.most_bytes.max(most_bytes);
         self.memory = 0;
+        let all = mem::take(&mut self.addresses);
         for part in &mut self.parts {
             let mut kept = Part::default();
-            for (stack, addresses) in part.counted() {
-                let order = size(stack, self.scaling).total_cmp(&most_bytes);
+            for (counts, addresses) in part.counts.iter().zip(part.addresses()) {
+                let order = size(counts, self.scaling).total_cmp(&most_bytes);
                 let is_one_of_equal = order.is_eq() && equal > 0;
                 equal -= usize::from(is_one_of_equal);
                 if is_one_of_equal || order.is_lt() {
-                    small.add(stack, self.scaling);
+                    small.add(counts, self.scaling);
                 } else {
                     self.memory += memory(addresses.len());
-                    kept.push(addresses, stack.counts);
+                    kept.push(addresses.iter().map(|number| self.addresses.number(all.get(*number))), counts);
                 }
             }
-            kept.stacks.shrink_to_fit();
-            kept.addresses.shrink_to_fit();
+            kept.shrink_to_fit();
             drop(mem::replace(part, kept));
         }
-        self.parts.retain(|part| !part.stacks.is_empty());
+        self.parts.retain(|part| !part.is_empty());
         self.small = Some(small);
     }
 }
 
 impl SmallStacks {
-    fn add(&mut self, stack: &Counted, scaling: Scaling) {
-        let (live, allocated) = stack.counts.estimates(scaling);
+    fn add(&mut self, counts: Counts, scaling: Scaling) {
+        let (live, allocated) = counts.estimates(scaling);
         self.stacks += 1;
         self.live += live;
         self.allocated += allocated.unwrap_or(live);
     }
 }
 
-fn size(stack: &Counted, scaling: Scaling) -> f64 {
-    let (live, allocated) = stack.counts.estimates(scaling);
+fn size(counts: Counts, scaling: Scaling) -> f64 {
+    let (live, allocated) = counts.estimates(scaling);
     allocated.map_or(live.bytes, |allocated| live.bytes.max(allocated.bytes))
 }

@@ -20,8 +20,18 @@ fn read(text: &str) -> HeapFile {
     super::read(text.as_bytes()).unwrap()
 }
 
-fn stacks_of(heap: &HeapFile) -> Vec<HeapStack<'_>> {
-    heap.parts.iter().flat_map(|part| part.stacks(heap.scaling)).collect()
+/// A stack and its memory.
+struct HeapStack {
+    addresses: Vec<u64>,
+    live: Estimate,
+    allocated: Option<Estimate>,
+}
+
+fn stacks_of(heap: &HeapFile) -> Vec<HeapStack> {
+    let stacks = heap.parts.iter().flat_map(|part| part.addresses().zip(part.estimates(heap.scaling)));
+    let addresses = |numbers: &[u32]| numbers.iter().map(|number| heap.addresses.get(*number)).collect();
+    let stack = |(numbers, (live, allocated))| HeapStack { addresses: addresses(numbers), live, allocated };
+    stacks.map(stack).collect()
 }
 
 fn assert_near(value: f64, expected: f64) {
@@ -33,7 +43,7 @@ fn jemallocs_figures_are_scaled_by_the_probability_of_a_sample() {
     let heap = read(THREADED);
 
     assert_eq!((stacks_of(&heap).len(), &heap.damage), (2, &None));
-    let addresses: Vec<_> = stacks_of(&heap).iter().map(|stack| stack.addresses).collect();
+    let addresses: Vec<_> = stacks_of(&heap).into_iter().map(|stack| stack.addresses).collect();
     assert_eq!(addresses, [&[0x1000, 0x2000][..], &[0x1000, 0x3000, 0x4000]]);
     // 1 / (1 - exp(-512 / 524288)) objects.
     assert_near(stacks_of(&heap).first().unwrap().live.objects, 1_024.500_081_38);
@@ -72,7 +82,7 @@ fn a_line_of_an_older_format_is_a_stack() {
     );
     assert_eq!(heap.damage, None);
     let stack = &stacks_of(&heap)[0];
-    assert_eq!((stack.addresses, stack.live.bytes), (&[0x10, 0x20][..], 200.));
+    assert_eq!((&stack.addresses[..], stack.live.bytes), (&[0x10, 0x20][..], 200.));
     assert_eq!(stack.allocated.map(|allocated| allocated.objects), Some(3.));
 }
 
@@ -131,15 +141,17 @@ proptest! {
         let lines = sizes.iter().map(|size| format!("@ {size:#x}\n  t*: 1: {size} [2: {}]\n", 2 * size));
         let text = format!("heap_v2/{interval}\n{}MAPPED_LIBRARIES:\n", lines.collect::<String>());
         let all = read(&text);
-        let heap = read_within(text.as_bytes(), stacks * small::memory(1)).unwrap();
+        let most = stacks * (small::memory(1) + Addresses::BYTES);
+        let heap = read_within(text.as_bytes(), most).unwrap();
 
         prop_assert_eq!(all.small, None);
-        prop_assert!(heap.parts.iter().map(|part| part.stacks.len()).sum::<usize>() <= stacks);
-        prop_assert_eq!(heap.small.is_some(), sizes.len() > stacks);
+        prop_assert!(heap.memory() <= most);
+        prop_assert_eq!(heap.small.is_some(), all.memory() > most);
         let small = heap.small.unwrap_or_default();
         let kept: Vec<_> = stacks_of(&heap);
         prop_assert_eq!(kept.len() + usize::try_from(small.stacks).unwrap(), sizes.len());
         prop_assert!(kept.iter().all(|stack| stack.allocated.unwrap().bytes >= small.most_bytes));
+        prop_assert!(kept.iter().all(|stack| stack.live == heap.scaling.estimate(1, stack.addresses[0])));
         let larger = stacks_of(&all).iter().filter(|stack| stack.allocated.unwrap().bytes > small.most_bytes).count();
         prop_assert!(kept.len() >= larger, "all that are larger are kept");
         let before = sums(SmallStacks::default(), &all);

@@ -180,8 +180,8 @@ fn add_detail(stack: &mut StackProfile, detail: &SampleDetail, tables: &Tables<'
     if let Some(status) = StackStatus::ALL.iter().find(|known| known.name() == status) {
         stack.status = *status;
     }
-    stack.growth = detail.growth;
-    stack.live_error = detail.live_error.map(|error| Totals { bytes: error.bytes, objects: error.objects });
+    let error = detail.live_error.map(|error| Totals { bytes: error.bytes, objects: error.objects });
+    stack.live_error = error.into();
     let ages = |ages: AgesDetail| Ages {
         oldest: Duration::from_nanos(ages.oldest),
         newest: Duration::from_nanos(ages.newest),
@@ -192,7 +192,8 @@ fn add_detail(stack: &mut StackProfile, detail: &SampleDetail, tables: &Tables<'
         age: Duration::from_nanos(block.age),
     };
     let blocks = detail.block.iter().map(block).collect();
-    stack.details = BlockDetails { ages: detail.ages.map(ages), blocks, ..BlockDetails::default() }.into();
+    let (ages, growth) = (detail.ages.map(ages), detail.growth);
+    stack.details = BlockDetails { ages, blocks, growth, ..BlockDetails::default() }.into();
     Ok(())
 }
 

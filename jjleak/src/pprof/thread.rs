@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::proto::{Label, Sample};
 use super::tables::Tables;
-use crate::profile::{Frame, FrameKind, SharedFrame, Thread};
+use crate::profile::{Frame, FrameKind, Frames, SharedFrame, Thread};
 
 /// Label key of the thread's name, and other tools' variants.
 pub(super) const NAME: &str = "thread";
@@ -14,8 +14,9 @@ pub(super) const NUMBER: &str = "thread_id";
 const NUMBERS: [&str; 3] = [NUMBER, "thread id", "tid"];
 
 /// Index of the thread's frame counted from the root; `None` without a thread.
-pub(super) fn place(frames: &[SharedFrame]) -> Option<usize> {
-    frames.iter().rev().position(|frame| frame.kind == FrameKind::Thread)
+pub(super) fn place(frames: &Frames) -> Option<usize> {
+    let from_leaf = frames.iter().position(|frame| frame.kind == FrameKind::Thread)?;
+    Some(frames.len() - 1 - from_leaf)
 }
 
 /// The labels of a thread; `string` interns a string.

@@ -98,11 +98,12 @@ struct Tables<'a> {
 impl<'a> Tables<'a> {
     fn verdict(&mut self, verdict: &'a Verdict) -> VerdictDetail {
         let kind = self.string(verdict.kind.name());
-        let location_id = self.stack(&verdict.frames);
+        let location_id = self.stack(verdict.frames.iter());
         verdicts::write(verdict, kind, location_id)
     }
 
-    fn stack(&mut self, frames: &'a [SharedFrame]) -> Vec<u64> {
+    fn stack(&mut self, frames: impl Iterator<Item = &'a SharedFrame>) -> Vec<u64> {
+        let frames: SmallVec<[_; 32]> = frames.collect();
         frames
             .chunk_by(|inner, outer| frame::share_a_location(inner, outer))
             .map(|frames| self.location(frames))
@@ -111,15 +112,11 @@ impl<'a> Tables<'a> {
 
     fn sample(&mut self, stack: &'a StackProfile) -> Sample {
         // A thread is written as labels instead of a frame.
-        let (inner, outer) = match thread::place(&stack.frames) {
-            None => (&stack.frames[..], &[][..]),
-            Some(below) => {
-                let (inner, outer) = stack.frames.split_at(stack.frames.len() - below);
-                (&inner[..inner.len() - 1], outer)
-            }
-        };
-        let mut location_id = self.stack(inner);
-        location_id.extend(self.stack(outer));
+        let (frames, place) = (&stack.frames, thread::place(&stack.frames));
+        let inner = frames.len() - place.map_or(0, |below| below + 1);
+        let outer = frames.len() - place.unwrap_or_default();
+        let mut location_id = self.stack(frames.iter().take(inner));
+        location_id.extend(self.stack(frames.iter().skip(outer)));
         let no_frames = location_id.is_empty();
         if no_frames {
             location_id.push(self.no_stack());
@@ -147,8 +144,8 @@ impl<'a> Tables<'a> {
                 oldest: nanoseconds(ages.oldest),
                 newest: nanoseconds(ages.newest),
             }),
-            live_error: stack.live_error.map(totals),
-            growth: stack.growth,
+            live_error: stack.live_error.totals().map(totals),
+            growth: stack.details.growth,
             block: blocks.collect(),
             no_frames: false,
             thread: stack.thread().map(|thread| ThreadDetail {
@@ -158,12 +155,12 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn location(&mut self, frames: &'a [SharedFrame]) -> u64 {
+    fn location(&mut self, frames: &[&'a SharedFrame]) -> u64 {
         let numbers: SmallVec<_> = frames.iter().map(|frame| self.frame_numbers.add(frame)).collect();
         if let Some(&id) = self.location_ids.get(&numbers) {
             return id;
         }
-        let outermost = &frames[frames.len() - 1];
+        let outermost = frames[frames.len() - 1];
         let mapping_id = self.mapping(outermost);
         let lines = frames.iter().filter(|frame| frame::has_line(frame)).map(|frame| Line {
             function_id: self.function(&frame.symbol, &frame.file),

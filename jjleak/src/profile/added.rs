@@ -124,7 +124,7 @@ mod tests {
             stack.frames = moved.collect();
         }
         let mut extra = one.stacks[0].clone();
-        extra.frames = extra.frames[..1].into();
+        extra.frames = extra.frames.list()[..1].into();
         other.stacks.push(extra.clone());
 
         let sum = Profile::added(vec![one.clone(), other]).unwrap();

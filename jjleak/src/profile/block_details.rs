@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::{Ages, Block, Cohort};
 
-/// Details of a stack's live blocks besides their totals. Takes 8 bytes if there are none.
+/// Details of a stack's live memory besides its totals. Takes 8 bytes if there are none.
 #[derive(Debug, Clone, Default)]
 pub struct Details(Option<Box<BlockDetails>>);
 
-/// Details of live blocks.
+/// Details of live memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockDetails {
     /// Live totals by time of allocation, without empty cohorts; empty if ages are unknown.
@@ -20,10 +20,12 @@ pub struct BlockDetails {
     pub ages: Option<Ages>,
     /// The largest live blocks, if the [`super::Coverage`] asks for them.
     pub blocks: Vec<Block>,
+    /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
+    pub growth: i64,
 }
 
 static NOTHING: BlockDetails =
-    BlockDetails { cohorts: SmallVec::new_const(), ages: None, blocks: Vec::new() };
+    BlockDetails { cohorts: SmallVec::new_const(), ages: None, blocks: Vec::new(), growth: 0 };
 
 impl From<BlockDetails> for Details {
     fn from(known: BlockDetails) -> Self {
@@ -56,6 +58,14 @@ impl Details {
         sum.blocks.extend_from_slice(&more.blocks);
         sum.blocks.sort_by_key(|block| (Reverse(block.size), block.address));
         sum.blocks.truncate(most_blocks);
+        sum.growth = sum.growth.saturating_add(more.growth);
+    }
+
+    /// Sets the change of live bytes.
+    pub fn set_growth(&mut self, growth: i64) {
+        if growth != self.growth {
+            self.growth = growth;
+        }
     }
 }
 

@@ -87,16 +87,18 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
             .iter()
             .map(|block| Block { address: block.address, size: block.size, age: age(block.time_ns) })
             .collect(),
+        growth: 0,
     };
     StackProfile {
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
         allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
-        live_error: has_error.then(|| Totals {
-            bytes: standard_error(used.live.bytes_variance),
-            objects: standard_error(used.live.objects_variance),
-        }),
-        growth: 0,
+        live_error: has_error
+            .then(|| Totals {
+                bytes: standard_error(used.live.bytes_variance),
+                objects: standard_error(used.live.objects_variance),
+            })
+            .into(),
         details: details.into(),
         status: named.status,
         frames: named.frames,
@@ -151,7 +153,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::profile::Sampling;
-    use crate::snapshot::LiveBlocks;
+    use crate::snapshot::{Frames, LiveBlocks};
     use jjleak_common::process::ImageId;
     use jjleak_common::stack::StackStatus;
 
@@ -191,7 +193,7 @@ mod tests {
             forked_from: None,
             container_pid: None,
         };
-        let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
+        let named = NamedStack { status: StackStatus::FramePointers, frames: Frames::default() };
         let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         let profile = Profile::build(snapshot.clone(), process.clone(), span, Coverage::default(), |_, _| {
             named.clone()
@@ -207,7 +209,7 @@ mod tests {
             stack.details.blocks,
             [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]
         );
-        assert_eq!((stack.live_error, profile.live_error()), (None, None));
+        assert_eq!((stack.live_error.totals(), profile.live_error()), (None, None));
         let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };
         let estimate = Profile::build(snapshot, process, span, sampled, |_, _| named.clone());
         assert_eq!(estimate.live_error(), Some(Totals { bytes: 3, objects: 0 }));

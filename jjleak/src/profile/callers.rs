@@ -55,14 +55,17 @@ pub fn is_of_allocator(module: &str) -> bool {
 impl StackProfile {
     /// The frames without the allocation function: memory is its caller's own, as in `jeprof`. Stacks of other tools may begin with
     /// the caller.
-    #[must_use]
-    pub fn callers(&self, source: SourceKind) -> &[SharedFrame] {
-        let [first, callers @ ..] = &self.frames[..] else { return &[] };
+    pub fn callers(&self, source: SourceKind) -> impl Iterator<Item = &SharedFrame> {
+        self.frames.iter().skip(usize::from(self.begins_with_allocation(source)))
+    }
+
+    fn begins_with_allocation(&self, source: SourceKind) -> bool {
+        let Some(first) = self.frames.first() else { return false };
         let is_allocation = match self.status {
             StackStatus::Foreign => is_allocation_function(&first.symbol) || is_of_allocator(&first.module),
             _ => source == SourceKind::Malloc,
         };
-        if is_allocation && !callers.is_empty() { callers } else { &self.frames }
+        is_allocation && self.frames.len() > 1
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
             let frame = |symbol: &&str| Frame { symbol: (*symbol).to_owned(), ..Frame::default() };
             let frames = sample::shared(functions.iter().map(frame));
             let stack = StackProfile { status, frames, ..sample::empty_stack() };
-            stack.callers(source)[0].symbol.clone()
+            stack.callers(source).next().unwrap().symbol.clone()
         };
         let counted = |source| innermost_of(StackStatus::Complete, source, &["pool_get", "main"]);
         assert_eq!([SourceKind::Malloc, SourceKind::JavaHeap].map(counted), ["main", "pool_get"]);

@@ -5,7 +5,6 @@ use std::mem;
 
 use fastrand::Rng;
 
-use super::StackProfile;
 use crate::fast_map::{FastMap, FastSet};
 
 /// IDs of the stacks of a profile so far.
@@ -34,21 +33,20 @@ impl DistinctIds {
         hasher.finish()
     }
 
-    /// Gives stacks another ID that have that of a stack before them. Takes less memory than to remember all while stacks are read.
-    pub fn make_distinct(stacks: &mut [StackProfile]) {
-        let mut all: Vec<_> = stacks.iter().map(|stack| stack.id).collect();
+    /// Replaces IDs that repeat one before them. `all` are all IDs. Takes less memory than to remember all while stacks are read.
+    pub fn make_distinct<'a>(mut all: Vec<u64>, ids: impl Iterator<Item = &'a mut u64>) {
         all.sort_unstable();
         let repeated = all.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| (pair[0], false));
         // True once the first stack with the ID was seen.
         let mut repeated: FastMap<u64, bool> = repeated.collect();
         let mut new = Self::default();
-        for stack in stacks {
-            if repeated.get_mut(&stack.id).is_some_and(|is_seen| mem::replace(is_seen, true)) {
-                let mut id = new.others.u64(..);
-                while all.binary_search(&id).is_ok() {
-                    id = new.others.u64(..);
+        for id in ids {
+            if repeated.get_mut(id).is_some_and(|is_seen| mem::replace(is_seen, true)) {
+                let mut other = new.others.u64(..);
+                while all.binary_search(&other).is_ok() {
+                    other = new.others.u64(..);
                 }
-                stack.id = new.distinct(id);
+                *id = new.distinct(other);
             }
         }
     }
@@ -66,7 +64,6 @@ impl DistinctIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::sample;
 
     #[test]
     fn an_id_is_that_of_the_stack_and_of_no_other_of_the_profile() {
@@ -78,11 +75,9 @@ mod tests {
         assert_eq!((a, b), (a_later, b_first));
         assert!(again != b && again != a);
 
-        let stack =
-            |addresses: &[u64]| StackProfile { id: DistinctIds::hash(addresses), ..sample::empty_stack() };
-        let mut stacks = [stack(&[1, 2]), stack(&[3]), stack(&[3])];
-        DistinctIds::make_distinct(&mut stacks);
-        let [first, second, third] = stacks.map(|stack| stack.id);
+        let mut ids = [&[1, 2][..], &[3], &[3]].map(|stack: &[u64]| DistinctIds::hash(stack));
+        DistinctIds::make_distinct(ids.to_vec(), ids.iter_mut());
+        let [first, second, third] = ids;
         assert!((first, second) == (a, b) && third != a && third != b);
     }
 }

@@ -32,7 +32,7 @@ impl Granularity {
             stack.frames = frames.collect();
         }
         for verdict in &mut profile.verdicts {
-            verdict.frames = verdict.frames.iter().map(|frame| self.named(frame)).collect::<Vec<_>>().into();
+            verdict.frames = verdict.frames.iter().map(|frame| self.named(frame)).collect();
         }
         profile
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jjleak_common::counter::Counter;
 
 use super::{
-    Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, SharedFrame, StackProfile, Totals, Verdict,
-    VerdictKind,
+    Coverage, Frame, Frames, Moment, ProcessInfo, ProcessKind, Profile, SharedFrame, StackProfile, Totals,
+    Verdict, VerdictKind,
 };
 
 /// Counters that belong to no process and are repeated in every profile.
@@ -132,7 +132,7 @@ fn root(process: &ProcessInfo) -> SharedFrame {
     Frame { symbol, ..Frame::default() }.into()
 }
 
-fn below(root: &SharedFrame, frames: &[SharedFrame]) -> Arc<[SharedFrame]> {
+fn below(root: &SharedFrame, frames: &Frames) -> Frames {
     frames.iter().chain([root]).cloned().collect()
 }
 

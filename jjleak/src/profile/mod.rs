@@ -15,6 +15,7 @@ mod growth_lines;
 mod history;
 mod merge;
 mod source_kind;
+mod standard_errors;
 mod threads;
 mod unwinding;
 mod verdict;
@@ -33,7 +34,7 @@ pub use block_details::{BlockDetails, Details};
 pub use frame_numbers::FrameNumbers;
 pub use growth_lines::{CAUSE_LINE, TO_DO_LINE};
 
-pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
+pub use crate::snapshot::{Frame, FrameKind, Frames, SharedFrame, Thread};
 pub(crate) use build::standard_error;
 pub use callers::{is_allocation_function, is_of_allocator};
 pub use cost::Cost;
@@ -43,6 +44,7 @@ pub(crate) use history::growth_of_later_half;
 pub use history::{Moment, remember, resident_growth};
 pub(crate) use merge::add_count;
 pub use source_kind::SourceKind;
+pub use standard_errors::StandardErrors;
 pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
 
 /// Placeholder shown for the frames of a stack that was not kept.
@@ -134,7 +136,7 @@ impl Profile {
             // All stacks share the same windows.
             return Some(windows.live_error);
         }
-        let errors = || self.stacks.iter().filter_map(|stack| stack.live_error);
+        let errors = || self.stacks.iter().filter_map(|stack| stack.live_error.totals());
         self.coverage.sampling.is_estimate().then(|| Totals {
             bytes: root_of_squares(errors().map(|error| error.bytes)),
             objects: root_of_squares(errors().map(|error| error.objects)),
@@ -338,28 +340,25 @@ pub struct StackProfile {
     pub live: Totals,
     /// Totals allocated since accounting began.
     pub allocated: Totals,
-    /// Standard errors of `live`; `None` if it is exact or an upper bound. Of `allocated` for a source that knows only that.
-    pub live_error: Option<Totals>,
-    /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
-    pub growth: i64,
-    /// Details of the live blocks.
+    /// Standard errors of `live`, unless it is exact or an upper bound. Of `allocated` for a source that knows only that.
+    pub live_error: StandardErrors,
+    /// Details of the live memory.
     pub details: Details,
     /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
-    pub frames: Arc<[SharedFrame]>,
+    pub frames: Frames,
 }
 
 impl StackProfile {
     /// A stack of which another tool has recorded its memory, and no more.
     #[must_use]
-    pub fn foreign(id: u64, live: Totals, allocated: Totals, frames: Arc<[SharedFrame]>) -> Self {
+    pub fn foreign(id: u64, live: Totals, allocated: Totals, frames: Frames) -> Self {
         Self {
             id,
             live,
             allocated,
-            live_error: None,
-            growth: 0,
+            live_error: StandardErrors::default(),
             details: Details::default(),
             status: StackStatus::Foreign,
             frames,

@@ -1,17 +1,16 @@
 //! Threads of stacks, and profiles merged across threads.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use jjleak_common::stack::StackStatus;
 
-use super::{FrameKind, Profile, SharedFrame, StackIds, StackProfile, Thread, Totals, root_of_squares};
+use super::{FrameKind, Frames, Profile, StackIds, StackProfile, Thread};
 
 impl StackProfile {
     /// Thread of the stack; `None` if threads are not distinguished.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
-        self.frames.iter().rev().find_map(|frame| frame.thread())
+        self.frames.iter().filter_map(|frame| frame.thread()).last()
     }
 }
 
@@ -23,13 +22,13 @@ impl Profile {
         if !self.stacks.iter().any(|stack| has_thread(&stack.frames)) {
             return self;
         }
-        let mut places = HashMap::<(Arc<[SharedFrame]>, StackStatus), usize>::new();
+        let mut places = HashMap::<(Frames, StackStatus), usize>::new();
         let mut ids = HashMap::new();
         let mut stacks: Vec<StackProfile> = Vec::new();
         for stack in self.stacks {
             let frames = without_thread(&stack.frames);
             let next = stacks.len();
-            let place = *places.entry((Arc::clone(&frames), stack.status)).or_insert(next);
+            let place = *places.entry((frames.clone(), stack.status)).or_insert(next);
             if place == next {
                 ids.insert(stack.id, stack.id);
                 stacks.push(StackProfile { frames, ..stack });
@@ -52,15 +51,15 @@ impl Profile {
     }
 }
 
-fn has_thread(frames: &[SharedFrame]) -> bool {
+fn has_thread(frames: &Frames) -> bool {
     frames.iter().any(|frame| frame.kind == FrameKind::Thread)
 }
 
-fn without_thread(frames: &Arc<[SharedFrame]>) -> Arc<[SharedFrame]> {
+fn without_thread(frames: &Frames) -> Frames {
     if has_thread(frames) {
         frames.iter().filter(|frame| frame.kind != FrameKind::Thread).cloned().collect()
     } else {
-        Arc::clone(frames)
+        frames.clone()
     }
 }
 
@@ -68,14 +67,7 @@ fn without_thread(frames: &Arc<[SharedFrame]>) -> Arc<[SharedFrame]> {
 pub(super) fn add(sum: &mut StackProfile, more: &StackProfile, most_blocks: usize) {
     sum.live = [sum.live, more.live].into_iter().sum();
     sum.allocated = [sum.allocated, more.allocated].into_iter().sum();
-    sum.growth = sum.growth.saturating_add(more.growth);
-    sum.live_error = match (sum.live_error, more.live_error) {
-        (Some(one), Some(other)) => Some(Totals {
-            bytes: root_of_squares([one.bytes, other.bytes].into_iter()),
-            objects: root_of_squares([one.objects, other.objects].into_iter()),
-        }),
-        (one, other) => one.or(other),
-    };
+    sum.live_error = sum.live_error.of_sum(more.live_error);
     sum.details.add(&more.details, most_blocks);
 }
 
@@ -85,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::profile::{Ages, Cohort};
-    use crate::profile::{Frame, Verdict};
+    use crate::profile::{Frame, Totals, Verdict};
     use crate::render::sample;
 
     /// The sample profile with a second thread that has allocated the same.

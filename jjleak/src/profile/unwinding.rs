@@ -27,12 +27,13 @@ impl Profile {
 
 /// Files of frames that were unwound by frame pointer, and of the last frame of a stack that ended there.
 fn incomplete(stack: &StackProfile) -> impl Iterator<Item = &str> {
+    let outer = stack.frames.iter().skip(1);
     let by_frame_pointer =
-        stack.frames.windows(2).filter(|pair| pair[1].by_frame_pointer && !pair[0].inlined);
+        stack.frames.iter().zip(outer).filter(|(inner, outer)| outer.by_frame_pointer && !inner.inlined);
     let ended =
         matches!(stack.status, StackStatus::NoRow | StackStatus::BrokenChain | StackStatus::Unsupported);
-    let last = stack.frames.iter().rfind(|frame| frame.kind != FrameKind::Thread).filter(|_| ended);
-    by_frame_pointer.map(|pair| &pair[0]).chain(last).map(|frame| frame.module.as_str())
+    let last = stack.frames.iter().filter(|frame| frame.kind != FrameKind::Thread).last().filter(|_| ended);
+    by_frame_pointer.map(|(inner, _)| inner).chain(last).map(|frame| frame.module.as_str())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{SharedFrame, Totals};
+use super::{Frames, Totals};
 
 /// Minimum time for which a call site is watched, in multiples of the age at which allocations are judged.
 /// Less leaves too little time between young and old.
@@ -41,7 +41,7 @@ pub struct Verdict {
     /// Number of the call site's stacks that are not shown. Survival and rates include them.
     pub hidden_stacks: u64,
     /// Frames of its largest stack, leaf first.
-    pub frames: Arc<[SharedFrame]>,
+    pub frames: Frames,
     /// Index of the caller's frame: the first that is neither an allocator's nor a helper's that returns what
     /// it has allocated.
     pub caller: usize,

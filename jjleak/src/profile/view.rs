@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use regex::Regex;
 
@@ -95,10 +94,10 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
         verdict.allocated = stacks().map(|stack| stack.allocated).sum();
     }
     // If the caller's frame is hidden, the next visible caller is used.
-    let mut callers = verdict.frames.iter().skip(verdict.caller);
     let place = |caller: &SharedFrame| largest.frames.iter().position(|frame| frame == caller);
-    verdict.caller = callers.find_map(place).unwrap_or(largest.frames.len().saturating_sub(1));
-    verdict.frames = Arc::clone(&largest.frames);
+    let caller = verdict.frames.iter().skip(verdict.caller).find_map(place);
+    verdict.caller = caller.unwrap_or(largest.frames.len().saturating_sub(1));
+    verdict.frames = largest.frames.clone();
     true
 }
 
@@ -228,7 +227,7 @@ mod tests {
         judged.verdicts.truncate(1);
         let verdict = &mut judged.verdicts[0];
         verdict.stacks = [one.id, other.id].into();
-        verdict.frames = Arc::clone(&other.frames);
+        verdict.frames = other.frames.clone();
         verdict.caller = other.frames.len() - 1;
         let view = StackFilter { ignore: Some(regex("^list_")), ..StackFilter::default() };
         let (profile, _) = view.apply(judged);

@@ -97,7 +97,7 @@ impl Graph {
 /// Names of a stack's functions, leaf first, without the allocator's: memory is the caller's own, as in `jeprof`.
 fn names(stack: &StackProfile, source: SourceKind) -> impl Iterator<Item = String> {
     let nothing = stack.frames.is_empty().then(|| NO_STACK.to_owned());
-    stack.callers(source).iter().map(|frame| label(frame).into_owned()).chain(nothing)
+    stack.callers(source).map(|frame| label(frame).into_owned()).chain(nothing)
 }
 
 /// Writes the graph.

@@ -48,7 +48,7 @@ pub fn listed_functions(profile: &Profile, names: &Regex, value: Value) -> Vec<L
         let weight = value.of(stack.live);
         // Recursion counts once.
         let (mut in_function, mut in_line) = (BTreeSet::new(), BTreeSet::new());
-        for (depth, frame) in stack.callers(profile.coverage.source).iter().enumerate() {
+        for (depth, frame) in stack.callers(profile.coverage.source).enumerate() {
             let name = label(frame);
             if !names.is_match(&name) {
                 continue;

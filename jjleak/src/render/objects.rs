@@ -95,7 +95,7 @@ pub(super) fn classes(profile: &Profile, most: usize) -> Option<ClassTable> {
         let name = class_of(stack).map_or("", |frame| frame.symbol.as_str());
         let class = classes.entry(name).or_insert_with(|| Class { name, ..Class::default() });
         class.allocated = [class.allocated, stack.allocated].into_iter().sum();
-        class.variance += stack.live_error.map_or(0., |error| float(error.bytes).powi(2));
+        class.variance += stack.live_error.totals().map_or(0., |error| float(error.bytes).powi(2));
     }
     let mut classes: Vec<_> = classes.into_values().collect();
     classes.sort_by_key(|class| (std::cmp::Reverse(class.allocated.bytes), class.name));
@@ -181,7 +181,7 @@ struct Path<'a> {
     class: &'a Frame,
     bytes: u64,
     /// The stack with the most bytes, without the class.
-    frames: &'a [SharedFrame],
+    frames: Vec<SharedFrame>,
 }
 
 /// The call paths with the most bytes, in at most this many rows of a terminal; those of classes that have grown first.
@@ -228,8 +228,8 @@ fn distinct(profile: &Profile) -> Vec<Path<'_>> {
     let mut paths: Vec<Path<'_>> = Vec::new();
     for stack in stacks {
         let Some(class) = class_of(stack) else { continue };
-        let frames = &stack.frames[1..];
-        let lines = folded(frames, 0, usize::MAX).into_iter().flatten().map(|at| line_of(&frames[at]));
+        let frames: Vec<_> = stack.frames.iter().skip(1).cloned().collect();
+        let lines = folded(&frames, 0, usize::MAX).into_iter().flatten().map(|at| line_of(&frames[at]));
         let place = *places.entry((&class.symbol, lines.collect())).or_insert(paths.len());
         match paths.get_mut(place) {
             Some(path) => path.bytes = path.bytes.saturating_add(stack.allocated.bytes),
@@ -292,7 +292,7 @@ mod tests {
             id: bytes,
             live: allocated,
             allocated,
-            live_error: Some(Totals { bytes: error, objects: 0 }),
+            live_error: Totals { bytes: error, objects: 0 }.into(),
             frames: [&class].into_iter().chain(callers).cloned().map(Into::into).collect(),
             ..sample::empty_stack()
         }

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::{Contents, GraphLimits, Options, Value};
 use crate::analyze::{Rules, Selection, SortBy};
 use crate::profile::{
-    Ages, Basis, BlockDetails, Details, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point,
-    ProcessInfo, ProcessKind, Profile, Rate, SharedFrame, StackProfile, Survival, Totals, Verdict,
+    Ages, Basis, BlockDetails, Details, Frame, FrameKind, Frames, JUDGED_SNAPSHOTS, Memory, MemoryKind,
+    Point, ProcessInfo, ProcessKind, Profile, Rate, StackProfile, StandardErrors, Survival, Totals, Verdict,
     VerdictKind,
 };
 
@@ -63,11 +63,10 @@ pub(crate) fn empty_stack() -> StackProfile {
         id: 0,
         live: Totals::default(),
         allocated: Totals::default(),
-        live_error: None,
-        growth: 0,
+        live_error: StandardErrors::default(),
         details: Details::default(),
         status: StackStatus::Complete,
-        frames: Arc::default(),
+        frames: Frames::default(),
     }
 }
 
@@ -115,7 +114,7 @@ fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
         confidence: 0.97,
         site: stack.id + 1,
         stacks: [stack.id].into_iter().collect(),
-        frames: Arc::clone(&stack.frames),
+        frames: stack.frames.clone(),
         caller: stack.frames.len().saturating_sub(1).min(3),
         live: stack.live,
         allocated: stack.allocated,
@@ -147,8 +146,7 @@ fn stack(
         id,
         live: totals(live),
         allocated: totals(allocated),
-        live_error: None,
-        growth: 0,
+        live_error: StandardErrors::default(),
         details: BlockDetails { ages: (live.1 > 0).then_some(ages), ..BlockDetails::default() }.into(),
         status,
         frames: shared(frames),
@@ -156,7 +154,7 @@ fn stack(
 }
 
 /// Frames of a stack.
-pub(crate) fn shared(frames: impl IntoIterator<Item = Frame>) -> Arc<[SharedFrame]> {
+pub(crate) fn shared(frames: impl IntoIterator<Item = Frame>) -> Frames {
     frames.into_iter().map(Arc::new).collect()
 }
 

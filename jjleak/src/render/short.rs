@@ -177,10 +177,10 @@ fn notes_in_a_line(profile: &Profile) -> Option<String> {
 
 /// The stack that holds the most, in at most this many rows.
 fn stack_of(finding: &Finding<'_>, most: usize) -> Vec<String> {
-    let frames = &finding.verdicts[0].frames;
+    let frames = finding.verdicts[0].frames.list();
     let mut lines: Vec<String> = Vec::new();
     for shown in (1..=most).rev() {
-        lines = folded(frames, finding.frame, shown)
+        lines = folded(&frames, finding.frame, shown)
             .into_iter()
             .map(|frame| match frame {
                 Some(frame) => format!("\t\t{}", line_of(&frames[frame])),

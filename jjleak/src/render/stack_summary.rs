@@ -68,8 +68,9 @@ impl Function<'_> {
 
 /// The application's frame, or else the one that allocates. A constructor is named by its caller.
 fn place(stack: &StackProfile) -> Option<String> {
-    let first = application_frame(&stack.frames, &Rules::default()).unwrap_or(1);
-    let frames = stack.frames.get(first..)?;
+    let frames = stack.frames.list();
+    let first = application_frame(&frames, &Rules::default()).unwrap_or(1);
+    let frames = frames.get(first..)?;
     let caller = frames.iter().find(|frame| !frame.symbol.ends_with(CONSTRUCTOR));
     caller.or(frames.first()).map(|frame| line_of(frame))
 }

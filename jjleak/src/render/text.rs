@@ -198,11 +198,11 @@ fn write_stack(
     }
     let of = super::live_or_allocated(&profile.coverage);
     write!(out, "{} of {of}", share(bytes, profile.live().bytes))?;
-    if let Some(error) = stack.live_error {
+    if let Some(error) = stack.live_error.totals() {
         write!(out, ", standard error {} bytes", error.bytes)?;
     }
     if sort == SortBy::Growth {
-        write!(out, ", {:+} bytes since the last report", stack.growth)?;
+        write!(out, ", {:+} bytes since the last report", stack.details.growth)?;
     }
     if let Some(ages) = stack.details.ages {
         let (oldest, newest) = (units::duration(ages.oldest), units::duration(ages.newest));
@@ -379,7 +379,7 @@ mod tests {
         let mut profile = sample::empty_profile();
         profile.coverage.older = Duration::from_millis(500);
         profile.coverage.sampling = Sampling::Rate(10);
-        let live_error = Some(Totals { bytes: 300, objects: 4 });
+        let live_error = Totals { bytes: 300, objects: 4 }.into();
         let live = Totals { bytes: 1000, objects: 20 };
         profile.stacks = vec![StackProfile { live, live_error, ..sample::empty_stack() }];
         let text = text(&profile, 10);
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn growth_is_reported_when_it_is_the_order() {
         let mut profile = sample::profile();
-        profile.stacks[0].growth = -64;
+        profile.stacks[0].details.growth = -64;
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Growth, top: 10 };
         let contents = Contents { verdicts: false, outstanding: true };

@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use super::marks::{MARKS, NOT_JUDGED, StackMarks};
 use crate::analyze::Difference;
-use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
+use crate::profile::{Frame, FrameKind, Frames, Profile, Totals};
 use merge::{Following, Merge};
 
 /// A stack with its live memory in one profile, or in the first and the second of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlameStack<'a> {
-    pub(super) frames: &'a [SharedFrame],
+    pub(super) frames: &'a Frames,
     /// Zero if there is one profile.
     pub(super) before: Totals,
     pub(super) live: Totals,

@@ -94,14 +94,14 @@ impl PerfMapFile {
 }
 
 /// Paths of mapped code.
-pub(super) struct Paths {
+pub(super) struct UnopenedPaths {
     /// By address.
     code: BTreeMap<u64, (Range<u64>, String)>,
     /// Frames with these paths, by address.
     known: FastMap<u64, SharedFrame>,
 }
 
-impl Paths {
+impl UnopenedPaths {
     pub(super) fn new(mappings: &[Mapping]) -> Self {
         let code = mappings.iter().filter(|mapping| mapping.executable);
         let by_begin = |mapping: &Mapping| {

@@ -10,22 +10,25 @@ use jiff::Timestamp;
 use jjleak_common::counter::Counter;
 use jjleak_common::stack::{StackFrame, StackStatus};
 
-use super::heap_frames::{AllocatorFrames, Paths, PerfMapFile};
+use super::heap_frames::{AllocatorFrames, PerfMapFile, UnopenedPaths};
 use super::naming::Naming;
 use super::saved_series::{Instance, SavedProfile};
 use crate::fast_map::FastSet;
-use crate::heap_files::{self, Damage, Estimate, Part, Scaling, SmallStacks};
+use crate::heap_files::{self, Addresses, Damage, Estimate, Part, Scaling, SmallStacks};
+use crate::own_memory;
 use crate::processes::{FileSources, Mapping, SavedMappings, Unopened, parse_maps};
 use crate::profile::{
-    Coverage, DistinctIds, Frame, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind, StackProfile,
-    Totals,
+    Coverage, DistinctIds, Frame, Frames, ProcessInfo, ProcessKind, Profile, Sampling, SourceKind,
+    StackProfile, Totals,
 };
-use crate::snapshot::{FoundMappings, RawStack};
+use crate::snapshot::{FoundMappings, Path as FramePath, PathsBuilder, RawStack};
 use crate::symbolize::child::OWN_PROGRAM;
 use crate::symbolize::{StackNames, Symbolizer};
 
 /// Frame of all stacks that are summed up.
 const SMALL_STACKS: &str = "[small stacks]";
+/// Number of stacks from which on the process that reads symbols is ended before their profile is made, because both take much memory.
+const MANY_STACKS: usize = 100_000;
 /// Maximum number of files that are named in a remark.
 const MAX_NAMED: usize = 3;
 
@@ -47,7 +50,12 @@ pub(super) fn read(
     let process = process(path, &mappings);
     let instance = instance(process.pid, &mappings);
     let mut perf_map = PerfMapFile::of(naming, path, process.pid, &mut remarks);
-    let mut stacks = named(mem::take(&mut heap.parts), heap.scaling, &saved, &mappings, &mut perf_map, names);
+    let stacks = Stacks {
+        parts: mem::take(&mut heap.parts),
+        addresses: mem::take(&mut heap.addresses),
+        scaling: heap.scaling,
+    };
+    let mut stacks = named(stacks, &saved, &mappings, &mut perf_map, names);
     let small = heap.small.unwrap_or_default();
     if small.stacks > 0 {
         stacks.push(of_small(&small, heap.scaling));
@@ -113,9 +121,13 @@ fn summed_up(small: &SmallStacks, stacks: &[StackProfile]) -> String {
 fn of_small(small: &SmallStacks, scaling: Scaling) -> StackProfile {
     let ((live, live_error), (allocated, _)) = (totals(small.live), totals(small.allocated));
     let frame = Frame { symbol: SMALL_STACKS.to_owned(), ..Frame::default() };
-    let stack =
-        StackProfile::foreign(DistinctIds::hash(SMALL_STACKS), live, allocated, [frame.into()].into());
-    StackProfile { live_error: sampling(scaling).is_estimate().then_some(live_error), ..stack }
+    let stack = StackProfile::foreign(
+        DistinctIds::hash(SMALL_STACKS),
+        live,
+        allocated,
+        Frames::from_iter([frame.into()]),
+    );
+    StackProfile { live_error: sampling(scaling).is_estimate().then_some(live_error).into(), ..stack }
 }
 
 fn mappings(text: &str, remarks: &mut Vec<String>) -> Vec<Mapping> {
@@ -201,51 +213,97 @@ const fn sampling(scaling: Scaling) -> Sampling {
     }
 }
 
+/// Stacks of a file.
+struct Stacks {
+    parts: Vec<Part>,
+    addresses: Addresses,
+    scaling: Scaling,
+}
+
 /// The stacks, with names.
 fn named(
-    parts: Vec<Part>,
-    scaling: Scaling,
+    Stacks { parts, addresses, scaling }: Stacks,
     saved: &SavedMappings,
     mappings: &[Mapping],
     perf_map: &mut PerfMapFile,
     names: &mut StackNames,
 ) -> Vec<StackProfile> {
-    let mut unopened = Paths::new(mappings);
-    let is_estimate = sampling(scaling).is_estimate();
-    let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
-    let mut profiled = Vec::with_capacity(parts.iter().map(|part| part.stacks(scaling).len()).sum());
-    let mut of_process = names.of_process(&saved.modules);
-    let mut allocator = AllocatorFrames::default();
-    of_process.look_up_all(words(&parts).iter());
-    // The memory of each part is freed before the next.
-    for part in parts {
-        for stack in part.stacks(scaling) {
-            let mut frames = of_process.frames(&raw_stack(stack.addresses));
-            unopened.add(&mut frames);
-            frames.drain(..allocator.count(&frames));
-            let frames = perf_map.add(frames, is_jvm);
-            let (live, live_error) = totals(stack.live);
-            let allocated = stack.allocated.map_or(live, |allocated| totals(allocated).0);
-            let of_file =
-                StackProfile::foreign(DistinctIds::hash(stack.addresses), live, allocated, frames.into());
-            profiled.push(StackProfile { live_error: is_estimate.then_some(live_error), ..of_file });
-        }
+    let count = parts.iter().map(Part::len).sum();
+    let (mut parts, paths) = placed(parts, &addresses, saved, mappings, perf_map, names);
+    if count >= MANY_STACKS {
+        names.end_child();
     }
     names.forget_unused();
-    DistinctIds::make_distinct(&mut profiled);
+    let ids = parts.iter().flat_map(|part| &part.ids).copied().collect();
+    DistinctIds::make_distinct(ids, parts.iter_mut().flat_map(|part| &mut part.ids));
+    let paths = paths.finish();
+    own_memory::release();
+    let is_estimate = sampling(scaling).is_estimate();
+    let mut profiled = Vec::with_capacity(count);
+    // The memory of each part is freed before the next.
+    for PlacedPart { part, ids, places } in parts {
+        for ((live, allocated), (id, path)) in part.estimates(scaling).zip(ids.into_iter().zip(places)) {
+            let (live, live_error) = totals(live);
+            let allocated = allocated.map_or(live, |allocated| totals(allocated).0);
+            let of_file = StackProfile::foreign(id, live, allocated, Frames::of_path(&paths, path));
+            profiled.push(StackProfile { live_error: is_estimate.then_some(live_error).into(), ..of_file });
+        }
+        own_memory::release();
+    }
     profiled
 }
 
-/// Few stacks that have all addresses: each that is the innermost of a stack, and all others in one.
-fn words(parts: &[Part]) -> Vec<RawStack> {
-    let (mut innermost, mut others) = (FastSet::default(), FastSet::default());
-    for stack in parts.iter().flat_map(|part| part.stacks(Scaling::Exact)) {
-        if let [first, rest @ ..] = stack.addresses {
-            innermost.insert(*first);
-            others.extend(rest);
+/// Some stacks of a file, with names in place of addresses.
+struct PlacedPart {
+    part: Part,
+    ids: Vec<u64>,
+    places: Vec<FramePath>,
+}
+
+/// The stacks, with their places in a tree of frames.
+fn placed(
+    parts: Vec<Part>,
+    addresses: &Addresses,
+    saved: &SavedMappings,
+    mappings: &[Mapping],
+    perf_map: &mut PerfMapFile,
+    names: &mut StackNames,
+) -> (Vec<PlacedPart>, PathsBuilder) {
+    let mut unopened = UnopenedPaths::new(mappings);
+    let is_jvm = mappings.iter().any(|mapping| mapping.path.ends_with("libjvm.so"));
+    let mut of_process = names.of_process(&saved.modules);
+    let mut allocator = AllocatorFrames::default();
+    of_process.look_up_all(words(&parts, addresses).iter());
+    let mut paths = PathsBuilder::default();
+    let mut place = |addresses: &[u64]| {
+        let mut frames = of_process.frames(&raw_stack(addresses));
+        unopened.add(&mut frames);
+        frames.drain(..allocator.count(&frames));
+        paths.add(&perf_map.add(frames, is_jvm))
+    };
+    let mut of_stack = Vec::new();
+    let placed = |mut part: Part| {
+        let (mut ids, mut places) = (Vec::with_capacity(part.len()), Vec::with_capacity(part.len()));
+        for numbers in part.addresses() {
+            of_stack.clear();
+            of_stack.extend(numbers.iter().map(|number| addresses.get(*number)));
+            ids.push(DistinctIds::hash(&*of_stack));
+            places.push(place(&of_stack));
         }
-    }
-    let all: Vec<_> = innermost.iter().take(1).chain(&others).copied().collect();
+        part.drop_addresses();
+        own_memory::release();
+        PlacedPart { part, ids, places }
+    };
+    let parts = parts.into_iter().map(placed).collect();
+    (parts, paths)
+}
+
+/// Few stacks that have all addresses: each that is the innermost of a stack, and all others in one.
+fn words(parts: &[Part], addresses: &Addresses) -> Vec<RawStack> {
+    let innermost = parts.iter().flat_map(Part::addresses).filter_map(|stack| stack.first());
+    let innermost: FastSet<_> = innermost.map(|number| addresses.get(*number)).collect();
+    // The first address of a stack is not that of a call.
+    let all: Vec<_> = innermost.iter().take(1).chain(addresses.all()).copied().collect();
     innermost.iter().map(|address| raw_stack(&[*address])).chain([raw_stack(&all)]).collect()
 }
 
@@ -281,6 +339,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::profile::StandardErrors;
 
     fn read_heap(text: &[u8], path: &Path) -> Result<(SavedProfile, Vec<String>), heap_files::Error> {
         let sources = FileSources::default();
@@ -308,7 +367,10 @@ mod tests {
         let amount = |bytes| Estimate { objects: 1., bytes, ..Estimate::default() };
         let small = SmallStacks { stacks: 3, most_bytes: 9.6, live: amount(20.), allocated: amount(30.) };
         let one = of_small(&small, Scaling::Exact);
-        assert_eq!((one.live.bytes, one.allocated.bytes, one.live_error), (20, 30, None));
+        assert_eq!(
+            (one.live.bytes, one.allocated.bytes, one.live_error),
+            (20, 30, StandardErrors::default())
+        );
         let large = StackProfile { live: Totals { bytes: 300, objects: 1 }, ..one.clone() };
         assert_eq!(
             summed_up(&small, &[large, one]),

@@ -109,7 +109,7 @@ fn replace(profile: &mut Profile, replacements: &Replacements) {
             continue;
         }
         let mut frames = Vec::with_capacity(stack.frames.len());
-        for frame in &*stack.frames {
+        for frame in stack.frames.iter() {
             match replacements.get(&Arc::as_ptr(frame)) {
                 Some((_, known)) => frames.extend_from_slice(known),
                 None => frames.push(Arc::clone(frame)),

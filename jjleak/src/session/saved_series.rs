@@ -157,7 +157,7 @@ mod tests {
         StackProfile {
             live,
             allocated: live,
-            live_error: error.map(|bytes| Totals { bytes, objects: 1 }),
+            live_error: error.map(|bytes| Totals { bytes, objects: 1 }).into(),
             frames: sample::shared([Frame { symbol: function.to_owned(), ..Frame::default() }]),
             ..sample::empty_stack()
         }

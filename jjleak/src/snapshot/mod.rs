@@ -1,6 +1,8 @@
 //! A process's allocations at one instant: pure data, filled by [`crate::collect`] and [`crate::symbolize`].
 
 mod frame;
+mod frames;
+mod paths;
 pub(crate) mod sums;
 mod thread;
 pub(crate) mod timeline;
@@ -15,6 +17,8 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 use jjleak_common::unwind::MAX_FOUND;
 
 pub use frame::{Frame, FrameKind, SharedFrame};
+pub use frames::Frames;
+pub use paths::{Path, Paths, PathsBuilder};
 pub use sums::{Block, Cohort, Cohorts, LiveBlocks};
 pub use thread::Thread;
 pub use timeline::{MAX_INSTANTS, Timeline};
@@ -136,5 +140,5 @@ pub struct NamedStack {
     /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first.
-    pub frames: Arc<[SharedFrame]>,
+    pub frames: Frames,
 }

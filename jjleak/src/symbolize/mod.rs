@@ -22,7 +22,7 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::fast_map::{FastMap, fast_map};
 use crate::processes::{Module, ModuleTable};
-use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
+use crate::snapshot::{Frame, Frames, NamedStack, RawStack, SharedFrame};
 use frame_set::FrameSet;
 use native::{KnownWords, NativeSymbols, WithGenerated};
 
@@ -227,6 +227,6 @@ impl NamedStack {
     /// A stack without frames.
     #[must_use]
     pub fn lost() -> Self {
-        Self { status: StackStatus::Lost, frames: Arc::from([]) }
+        Self { status: StackStatus::Lost, frames: Frames::default() }
     }
 }

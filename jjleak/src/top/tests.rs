@@ -1,6 +1,5 @@
 //! The view as a user sees it: contents of the cells, and effects of keys.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -10,8 +9,8 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::profile::{
-    Basis, Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, SharedFrame, StackProfile,
-    Survival, Thread, Totals, Verdict, VerdictKind,
+    Basis, Frame, FrameKind, Frames, Memory, MemoryKind, Moment, Point, Profile, Rate, SharedFrame,
+    StackProfile, Survival, Thread, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -49,7 +48,7 @@ fn java(symbol: &str, line: u32) -> Frame {
 }
 
 /// The frames of a call site of the program, leaf first.
-fn frames(callers: impl IntoIterator<Item = Frame>) -> Arc<[SharedFrame]> {
+fn frames(callers: impl IntoIterator<Item = Frame>) -> Frames {
     let malloc = frame("malloc", "/lib/libc.so.6", "", 0);
     let serve = frame("serve", "/opt/server", "server.c", 240);
     let main = frame("main", "/opt/server", "server.c", 273);
@@ -72,7 +71,7 @@ fn site(
         confidence: 0.95,
         site: id,
         stacks: [id].into_iter().collect(),
-        frames: Arc::clone(&frames),
+        frames: frames.clone(),
         caller: 1,
         live,
         allocated,

@@ -141,8 +141,7 @@ fn children<'a>(stacks: &[&'a StackProfile], depth: usize, value: Value) -> Vec<
 
 /// The frame at this distance from the root.
 fn frame_at(stack: &StackProfile, depth: usize) -> Option<&Frame> {
-    let index = stack.frames.len().checked_sub(depth + 1)?;
-    stack.frames.get(index).map(|frame| &**frame)
+    stack.frames.from_root(depth).map(|frame| &**frame)
 }
 
 /// ID of the frame at this distance from the root. Frames of one name are the same, except threads: those of a pool often

@@ -90,8 +90,11 @@ fn class_histogram(data: &[u8]) {
 /// Reads a heap profile of an allocator, which can come from anywhere.
 fn heap_file(data: &[u8]) {
     if let Ok(heap) = jjleak::heap_files::read(data) {
-        for stack in heap.parts.iter().flat_map(|part| part.stacks(heap.scaling)) {
-            assert!(stack.live.objects.is_finite() && stack.live.bytes_variance >= 0.);
+        for part in &heap.parts {
+            assert!(part.addresses().flatten().all(|number| heap.addresses.all().len() > *number as usize));
+            for (live, _) in part.estimates(heap.scaling) {
+                assert!(live.objects.is_finite() && live.bytes_variance >= 0.);
+            }
         }
     }
     if jjleak::heap_files::is_named_file(data)

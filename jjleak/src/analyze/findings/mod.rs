@@ -121,13 +121,14 @@ fn group<'a>(verdicts: impl Iterator<Item = &'a Verdict>, rules: &Rules) -> Vec<
     let mut places: HashMap<Key<'a>, usize> = HashMap::new();
     let mut of_runtime: Vec<&Verdict> = Vec::new();
     for verdict in verdicts {
-        let application = application_frame(&verdict.frames, rules);
-        if application.is_none() && threads::run_in_one(&verdict.frames) {
+        let frames = verdict.frames.list();
+        let application = application_frame(&frames, rules);
+        if application.is_none() && threads::run_in_one(&frames) {
             of_runtime.push(verdict);
             continue;
         }
         let index = application.unwrap_or(verdict.caller);
-        let is_threads = threads::start_one(&verdict.frames[..index.min(verdict.frames.len())]);
+        let is_threads = threads::start_one(&frames[..index.min(frames.len())]);
         let key = key(verdict, index, is_threads);
         let next = groups.len();
         match *places.entry(key).or_insert(next) {

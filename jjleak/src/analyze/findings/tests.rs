@@ -1,7 +1,5 @@
 //! Findings on recorded stacks.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::profile::{FrameKind, Memory, MemoryKind, SharedFrame};
 use crate::render::sample;
@@ -21,7 +19,7 @@ fn verdict(kind: VerdictKind, frames: Vec<Frame>, (size, objects): (u64, u64), r
     let frames: Vec<SharedFrame> = frames.into_iter().map(Into::into).collect();
     verdict.kind = kind;
     verdict.caller = 1.min(frames.len().saturating_sub(1));
-    verdict.frames = Arc::from(frames);
+    verdict.frames = frames.into();
     verdict.live = Totals { bytes: size * objects, objects };
     verdict.rate = Some(Rate { per_second: rate, low: 0.9 * rate, high: 1.1 * rate });
     verdict

@@ -39,7 +39,7 @@ pub(super) fn run_in_one(frames: &[SharedFrame]) -> bool {
 #[expect(clippy::cast_precision_loss, reason = "numbers of threads are small")]
 pub(super) fn count(verdicts: &[&Verdict]) -> Option<(u64, f64)> {
     let counted = |function: &str| {
-        let each = || verdicts.iter().filter(|verdict| has(&verdict.frames, &[function]));
+        let each = || verdicts.iter().filter(|verdict| has(&verdict.frames.list(), &[function]));
         let live: Totals = each().map(|verdict| verdict.live).sum();
         let rate: f64 = each().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum();
         let size = live.bytes as f64 / live.objects.max(1) as f64;

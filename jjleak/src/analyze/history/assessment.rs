@@ -79,7 +79,7 @@ impl Assessment<'_> {
             confidence,
             site: now.site,
             stacks: now.stacks().map(|stack| stack.id).collect(),
-            frames: Arc::clone(&now.largest.frames),
+            frames: now.largest.frames.clone(),
             caller: now.caller,
             live: now.live,
             allocated: now.allocated,

@@ -43,8 +43,9 @@ impl KnownStacks {
         let mut places = fast_map(stacks.len());
         let known_stack = |stack: &StackProfile| {
             let (site, caller) = known.get(&stack.id).copied().unwrap_or_else(|| {
-                let caller = site::caller(&stack.frames);
-                (site::identity(&stack.frames, caller), caller)
+                let frames = stack.frames.list();
+                let caller = site::caller(&frames);
+                (site::identity(&frames, caller), caller)
             });
             let next = places.len();
             let place = *places.entry(site).or_insert(next);

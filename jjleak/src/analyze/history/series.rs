@@ -65,7 +65,7 @@ fn weight(profile: &Profile, live: Totals) -> f64 {
 
 /// Standard error of the live bytes of a site; the errors of its stacks are independent.
 fn error(now: &SiteSnapshot<'_>) -> f64 {
-    let errors = now.stacks().filter_map(|stack| stack.live_error);
+    let errors = now.stacks().filter_map(|stack| stack.live_error.totals());
     errors.map(|error| figure(error.bytes).powi(2)).sum::<f64>().sqrt()
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{BlockDetails, Cohort, Frame, StackProfile, VerdictKind};
+use crate::profile::{BlockDetails, Cohort, Frame, Frames, StackProfile, VerdictKind};
 use crate::render::sample;
 use jiff::{SignedDuration, Timestamp};
 
@@ -123,7 +123,7 @@ fn sites_judged_in_turn_have_current_figures_and_recent_verdicts() {
 #[test]
 fn stacks_are_of_their_call_sites_in_whatever_order_they_come_and_once_they_have_been_read() {
     let mut history = History::default();
-    let unread = StackProfile { frames: [].into(), ..stack(2, &[20]) };
+    let unread = StackProfile { frames: Frames::default(), ..stack(2, &[20]) };
     history.observe(&profile(1, vec![stack(1, &[10]), unread]), Pace::Thorough);
     let later = vec![stack(3, &[0, 5]), stack(2, &[20, 1]), stack(1, &[10, 0])];
     for pace in [Pace::Thorough, Pace::InTurn] {

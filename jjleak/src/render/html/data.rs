@@ -11,7 +11,7 @@ use super::super::marks::{MARKS, NOT_JUDGED, StackMarks};
 use super::super::svg;
 use super::super::{Options, Value, live_or_allocated};
 use crate::analyze::{Change, Difference};
-use crate::profile::{FrameKind, Profile, SharedFrame, Totals};
+use crate::profile::{FrameKind, Frames, Profile, SharedFrame, Totals};
 
 /// Name of a measure in the script.
 const fn name_of(value: Value) -> &'static str {
@@ -70,7 +70,7 @@ impl<'a> Names<'a> {
     }
 
     /// Indices of a stack's frames.
-    fn path(&mut self, frames: &'a [SharedFrame]) -> Vec<usize> {
+    fn path(&mut self, frames: &'a Frames) -> Vec<usize> {
         if frames.is_empty() {
             return vec![self.index(NO_STACK.into(), FrameKind::Unknown, "".into())];
         }

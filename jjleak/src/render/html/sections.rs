@@ -14,8 +14,8 @@ use super::super::{Options, TOOL, live_or_allocated, live_unknown, units};
 use super::{chart, objects};
 use crate::analyze::Finding;
 use crate::profile::{
-    Ages, Basis, Coverage, Frame, FrameKind, Moment, Profile, Sampling, SharedFrame, SourceKind,
-    StackProfile, Totals, Verdict,
+    Ages, Basis, Coverage, Frame, FrameKind, Frames, Moment, Profile, Sampling, SourceKind, StackProfile,
+    Totals, Verdict,
 };
 use jjleak_common::stack::StackStatus;
 
@@ -270,7 +270,7 @@ fn caller_and_thread(stack: &StackProfile) -> String {
 }
 
 /// Callers of the allocation function.
-pub(super) fn caller(frames: &[SharedFrame]) -> String {
+pub(super) fn caller(frames: &Frames) -> String {
     let code: Vec<_> = frames.iter().filter(|frame| frame.kind != FrameKind::Thread).take(3).collect();
     let callers: Vec<_> = code.iter().skip(1).map(|frame| label(frame)).collect();
     match (&callers[..], code.first()) {
@@ -280,10 +280,10 @@ pub(super) fn caller(frames: &[SharedFrame]) -> String {
     }
 }
 
-pub(super) fn frames(frames: &[SharedFrame]) -> Markup {
+pub(super) fn frames(frames: &Frames) -> Markup {
     html! {
         ol.stack {
-            @for frame in frames { li { (label(frame)) span.place { (place(frame)) } } }
+            @for frame in frames.iter() { li { (label(frame)) span.place { (place(frame)) } } }
         }
     }
 }

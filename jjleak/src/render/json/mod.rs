@@ -337,7 +337,7 @@ mod tests {
             some_sizes: false,
             threads: false,
         };
-        profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
+        profile.stacks[0].live_error = Totals { bytes: 30, objects: 4 }.into();
         profile.stacks[0].details.blocks =
             vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];
         let document: Document = serde_json::from_str(&json(&profile)).unwrap();

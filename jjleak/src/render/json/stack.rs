@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{TotalsDocument, milliseconds};
-use crate::profile::{Block, Frame, FrameKind, FrameNumbers, SharedFrame, StackProfile, Thread};
+use crate::profile::{Block, Frame, FrameKind, FrameNumbers, Frames, SharedFrame, StackProfile, Thread};
 
 /// Allocations of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,8 +104,8 @@ impl StackDocument<u32> {
             id: format!("{:016x}", stack.id),
             live: stack.live.into(),
             allocated: stack.allocated.into(),
-            live_error: stack.live_error.map(Into::into),
-            growth_bytes: stack.growth,
+            live_error: stack.live_error.totals().map(Into::into),
+            growth_bytes: stack.details.growth,
             allocations: with_blocks.then(|| stack.details.blocks.iter().map(Into::into).collect()),
             oldest_ms: stack.details.ages.map_or(0, |ages| milliseconds(ages.oldest)),
             newest_ms: stack.details.ages.map_or(0, |ages| milliseconds(ages.newest)),
@@ -139,7 +139,7 @@ impl StackDocument<u32> {
 }
 
 /// All frames but the one that represents the thread.
-pub(super) fn code(frames: &[SharedFrame]) -> impl Iterator<Item = &SharedFrame> {
+pub(super) fn code(frames: &Frames) -> impl Iterator<Item = &SharedFrame> {
     frames.iter().filter(|frame| frame.kind != FrameKind::Thread)
 }
 

@@ -1,6 +1,5 @@
 //! The report as a user reads it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -44,13 +43,8 @@ fn deflaters() -> Profile {
             java("Defl.main", 9),
         ];
         frames.extend((0..9).map(|frame| native(format!("launch_{frame}"), "libjli.so")));
-        let frames: Vec<_> = frames.into_iter().map(Into::into).collect();
-        Verdict {
-            site: number,
-            stacks: [number].into_iter().collect(),
-            frames: Arc::from(frames),
-            ..verdict.clone()
-        }
+        let frames = frames.into_iter().map(Into::into).collect();
+        Verdict { site: number, stacks: [number].into_iter().collect(), frames, ..verdict.clone() }
     };
     profile.verdicts = (1..=5).map(site).collect();
     profile

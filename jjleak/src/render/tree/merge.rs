@@ -62,11 +62,7 @@ impl<'a, S: Fn(u32) -> FlameStack<'a>> Merge<S> {
         let mut followed = Vec::with_capacity(stacks.len());
         for index in &self.order[stacks.clone()] {
             let stack = (self.stack)(*index);
-            let frame = if self.inverted {
-                stack.frames.get(depth)
-            } else {
-                stack.frames.len().checked_sub(depth + 1).map(|at| &stack.frames[at])
-            };
+            let frame = if self.inverted { stack.frames.get(depth) } else { stack.frames.from_root(depth) };
             if frame.is_none() && parent.is_some() {
                 add(&mut ended, stack.width());
                 continue;

@@ -105,7 +105,7 @@ impl Watch {
             }
             let thread = stack.map_or(0, |stack| stack.thread);
             let stack = names.name(row, || stack.cloned());
-            of_image.add(id, thread, allocated, &stack, call_site(&stack.frames));
+            of_image.add(id, thread, allocated, &stack, call_site(&stack.frames.list()));
         }
         (known, others)
     }

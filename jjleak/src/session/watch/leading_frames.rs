@@ -44,7 +44,7 @@ impl LeadingFrames {
             frames.extend(self.nobody.clone());
             stack.status = StackStatus::Complete;
         } else {
-            let own = if frame.kind == FrameKind::Class { jvm_frames(&stack.frames) } else { 0 };
+            let own = if frame.kind == FrameKind::Class { jvm_frames(&stack.frames.list()) } else { 0 };
             frames.extend(stack.frames.iter().skip(own).cloned());
         }
         stack.frames = frames.into();

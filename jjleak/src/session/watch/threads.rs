@@ -1,14 +1,13 @@
 //! Threads of stacks.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use crate::processes::{Pid, thread_name};
-use crate::snapshot::{Frame, NamedStack, SharedFrame, Thread};
+use crate::snapshot::{Frame, Frames, NamedStack, SharedFrame, Thread};
 
 /// Stacks below their threads, by row of the kernel's table: built once, and shared by all profiles.
 #[derive(Default)]
-pub(super) struct ThreadRoots(HashMap<u32, Arc<[SharedFrame]>>);
+pub(super) struct ThreadRoots(HashMap<u32, Frames>);
 
 impl ThreadRoots {
     /// Puts the stack in a row below its thread.
@@ -16,8 +15,8 @@ impl ThreadRoots {
         let root = SharedFrame::new(Frame::of_thread(thread));
         let known = self.0.get(&row).filter(|frames| frames.last() == Some(&root));
         stack.frames = known.cloned().unwrap_or_else(|| {
-            let frames: Arc<[SharedFrame]> = stack.frames.iter().cloned().chain([root]).collect();
-            self.0.insert(row, Arc::clone(&frames));
+            let frames: Frames = stack.frames.iter().cloned().chain([root]).collect();
+            self.0.insert(row, frames.clone());
             frames
         });
     }

@@ -1,29 +1,25 @@
 //! Paths of frames, each stored once.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use super::SharedFrame;
 use crate::fast_map::FastMap;
-use crate::snapshot::SharedFrame;
 
 /// A tree of frames with the outermost ones at the root: stacks share the frames that they have in common. A place in it
-/// takes 8 bytes, and some 10 in the index.
+/// takes 8 bytes.
 #[derive(Default)]
-pub(super) struct Paths {
+pub struct Paths {
     frames: Vec<SharedFrame>,
-    /// Index in `frames` by address of the frame.
-    numbers: FastMap<usize, u32>,
     places: Vec<Place>,
-    /// Indices in `places`.
-    index: HashTable<u32>,
-    hasher: RandomState,
 }
 
 /// End of a path: the number of its place plus one; 0 for no frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Path(u32);
+pub struct Path(u32);
 
 /// A frame and the path that it continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,14 +28,44 @@ struct Place {
     frame: u32,
 }
 
+/// Paths to which others can be added, with an index that takes some 10 bytes a place.
+#[derive(Default)]
+pub struct PathsBuilder {
+    paths: Paths,
+    /// Index of a frame by its address.
+    numbers: FastMap<usize, u32>,
+    /// Indices of places.
+    index: HashTable<u32>,
+    hasher: RandomState,
+}
+
 impl Paths {
+    /// Frames of a path, leaf first.
+    pub fn frames(&self, path: Path) -> impl Iterator<Item = &SharedFrame> + Clone {
+        let mut next = path.0;
+        std::iter::from_fn(move || {
+            let place = self.places.get(next.checked_sub(1)? as usize)?;
+            next = place.outer;
+            self.frames.get(place.frame as usize)
+        })
+    }
+}
+
+impl PathsBuilder {
     /// Number of places in the tree.
-    pub(super) const fn len(&self) -> usize {
-        self.places.len()
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.paths.places.len()
+    }
+
+    /// Returns true if there are no paths but that without frames.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Adds a path, leaf first. Equal frames count as one if they are shared.
-    pub(super) fn add(&mut self, frames: &[SharedFrame]) -> Path {
+    pub fn add(&mut self, frames: &[SharedFrame]) -> Path {
         let mut path = 0;
         for frame in frames.iter().rev() {
             let place = Place { outer: path, frame: self.number(frame) };
@@ -49,17 +75,21 @@ impl Paths {
     }
 
     /// Frames of a path, leaf first.
-    pub(super) fn frames(&self, path: Path) -> impl Iterator<Item = &SharedFrame> {
-        let mut next = path.0;
-        std::iter::from_fn(move || {
-            let place = self.places.get(next.checked_sub(1)? as usize)?;
-            next = place.outer;
-            self.frames.get(place.frame as usize)
-        })
+    pub fn frames(&self, path: Path) -> impl Iterator<Item = &SharedFrame> + Clone {
+        self.paths.frames(path)
+    }
+
+    /// The paths alone.
+    #[must_use]
+    pub fn finish(self) -> Arc<Paths> {
+        let Self { mut paths, .. } = self;
+        paths.places.shrink_to_fit();
+        Arc::new(paths)
     }
 
     /// A tree of these paths alone, which are updated.
-    pub(super) fn rebuilt<'a>(&self, kept: impl Iterator<Item = &'a mut Path>) -> Self {
+    #[must_use]
+    pub fn rebuilt<'a>(&self, kept: impl Iterator<Item = &'a mut Path>) -> Self {
         let mut rebuilt = Self::default();
         let mut frames = Vec::new();
         for path in kept {
@@ -71,16 +101,16 @@ impl Paths {
     }
 
     fn number(&mut self, frame: &SharedFrame) -> u32 {
+        let frames = &mut self.paths.frames;
         // The frame is kept, so that no other one gets its address.
-        let address = SharedFrame::as_ptr(frame).addr();
-        *self.numbers.entry(address).or_insert_with(|| {
-            self.frames.push(SharedFrame::clone(frame));
-            last_index(&self.frames)
+        *self.numbers.entry(SharedFrame::as_ptr(frame).addr()).or_insert_with(|| {
+            frames.push(SharedFrame::clone(frame));
+            last_index(frames)
         })
     }
 
     fn number_of(&mut self, place: Place) -> u32 {
-        let Self { places, index, hasher, .. } = self;
+        let Self { paths: Paths { places, .. }, index, hasher, .. } = self;
         let hash = hasher.hash_one(place);
         if let Some(known) = index.find(hash, |at| places[*at as usize] == place) {
             return known + 1;
@@ -113,19 +143,19 @@ mod tests {
 
     #[test]
     fn stacks_share_their_outer_frames_and_come_back_as_they_were() {
-        let (mut paths, mut known) = (Paths::default(), fast_map(0));
+        let (mut paths, mut known) = (PathsBuilder::default(), fast_map(0));
         let stacks =
             [&["malloc", "a", "main"][..], &["malloc", "b", "main"], &["a", "main"], &[], &["malloc"]];
         let stacks = stacks.map(|symbols| frames(symbols, &mut known));
         let mut added: Vec<_> = stacks.iter().map(|stack| paths.add(stack)).collect();
-        assert_eq!(paths.places.len(), 6, "main, a, b, and three times malloc");
+        assert_eq!(paths.len(), 6, "main, a, b, and three times malloc");
         assert_eq!(paths.add(&stacks[0]), added[0]);
-        let of = |paths: &Paths, path| paths.frames(path).cloned().collect::<Vec<_>>();
+        let of = |paths: &PathsBuilder, path| paths.frames(path).cloned().collect::<Vec<_>>();
         for (stack, path) in stacks.iter().zip(&added) {
             assert_eq!(of(&paths, *path), *stack);
         }
         let rebuilt = paths.rebuilt(added[1..3].iter_mut());
         assert_eq!((of(&rebuilt, added[1]), of(&rebuilt, added[2])), (stacks[1].clone(), stacks[2].clone()));
-        assert_eq!(rebuilt.places.len(), 4);
+        assert_eq!(rebuilt.len(), 4);
     }
 }

@@ -1,7 +1,5 @@
 //! Stacks without live blocks that have left the kernel side's table: their names, and what they have allocated.
 
-mod paths;
-
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
@@ -9,8 +7,7 @@ use hashbrown::HashTable;
 use jjleak_common::stack::StackStatus;
 
 use crate::fast_map::FastMap;
-use crate::snapshot::{Allocated, Frame, NamedStack, SharedFrame};
-use paths::{Path, Paths};
+use crate::snapshot::{Allocated, Frame, NamedStack, Path, PathsBuilder, SharedFrame};
 
 /// Name of the call site that stands for all beyond the maximum.
 const OTHER_SITES: &str = "[other call sites]";
@@ -34,7 +31,7 @@ const LIMITS: Limits = Limits { stacks: 250_000, places: 3_000_000, sites: 40_00
 
 /// Evicted stacks of one program image.
 pub struct EvictedStacks {
-    paths: Paths,
+    paths: PathsBuilder,
     stacks: Vec<Evicted>,
     /// Indices in `stacks` by hash.
     index: HashTable<u32>,
@@ -83,7 +80,7 @@ impl Default for EvictedStacks {
 impl EvictedStacks {
     fn with_limits(limits: Limits) -> Self {
         Self {
-            paths: Paths::default(),
+            paths: PathsBuilder::default(),
             stacks: Vec::new(),
             index: HashTable::new(),
             hasher: RandomState::default(),
@@ -100,7 +97,7 @@ impl EvictedStacks {
         if is_full && self.get(hash).is_none() {
             self.sum_up();
         }
-        let (path, status) = (self.paths.add(&named.frames), named.status);
+        let (path, status) = (self.paths.add(&named.frames.list()), named.status);
         let site = self.site(site, path, status);
         if let Some(at) = self.find(hash) {
             let known = &mut self.stacks[at as usize];
@@ -236,6 +233,7 @@ impl EvictedStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Frames;
 
     fn allocated(objects: u64, bytes: u64) -> Allocated {
         Allocated { objects, bytes }
@@ -246,7 +244,7 @@ mod tests {
         NamedStack { status: StackStatus::Complete, frames: symbols.iter().map(frame).collect() }
     }
 
-    fn symbols(frames: &[SharedFrame]) -> Vec<&str> {
+    fn symbols(frames: &Frames) -> Vec<&str> {
         frames.iter().map(|frame| &*frame.symbol).collect()
     }
 
