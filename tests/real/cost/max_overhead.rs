@@ -3,13 +3,14 @@
 
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak::attach::{Programs, Settings, now_ns};
-use jjleak::render::json::Document;
+use jjleak::render::json::{CostDocument, Document};
 use jjleak::snapshot::BlockFilter;
 use jjleak_common::counter::Counter;
 
@@ -28,8 +29,29 @@ const FAR: f64 = 5.2;
 /// Standard errors that one estimate in about 300 exceeds.
 const THREE: f64 = 3.;
 
-/// A bound, in percent: counting everything costs the leaking program more than that, and its frees fit.
-const BOUND: &str = "5";
+/// A bound, in percent, below which all calls of a program that does nothing else cannot be counted, nor its frees.
+const LOW_BOUND: &str = "5";
+
+/// A bound, in percent: counting everything costs the leaking program more than that, and its frees fit. A breakpoint takes three
+/// times as long on some machines as on others.
+fn bound() -> &'static str {
+    /// Share of what counting everything costs; the frees cost a tenth to a fifth of that.
+    const SHARE: f64 = 0.45;
+    static BOUND: LazyLock<String> = LazyLock::new(|| {
+        let (report, _) = paced(&[], 2_000);
+        let cost = report.cost.expect("a process that runs has a cost");
+        let bound = format!("{:.1}", 100. * SHARE * of_own(&cost));
+        println!("bound: {bound} %");
+        bound
+    });
+    &BOUND
+}
+
+/// Cost as a share of the CPU time that the process uses itself.
+fn of_own(cost: &CostDocument) -> f64 {
+    let of_cpu = cost.of_cpu.expect("what calls take is known");
+    of_cpu / (1. - of_cpu)
+}
 
 /// Sizes of the blocks that the paced program leaks, and of those that it frees at once.
 const LEAKED_SIZE: u64 = 1000;
@@ -158,8 +180,7 @@ fn assert_below(report: &Document, share: f64) {
     /// plan.
     const MARGIN: f64 = 1.25;
     let cost = report.cost.expect("a process that runs has a cost");
-    let of_cpu = cost.of_cpu.expect("what calls take is known");
-    let of_own = of_cpu / (1. - of_cpu);
+    let of_own = of_own(&cost);
     println!("{of_own:.3} of {share}, with {:?} windows: {cost:?}", report.windows);
     assert!(of_own < MARGIN * share, "{of_own}: {cost:?}");
 }
@@ -168,7 +189,7 @@ fn assert_below(report: &Document, share: f64) {
 fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
     require_bpf!();
 
-    let (report, leaked) = paced(&["--max-overhead", BOUND], 15_000);
+    let (report, leaked) = paced(&["--max-overhead", bound()], 15_000);
 
     let windows = report.windows.expect("counting everything costs more than that");
     assert!(windows >= 3, "{windows} windows");
@@ -177,7 +198,7 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
     assert!(report.live_error.unwrap().bytes < leaked, "of no use: {:?}", report.live_error);
     assert_nothing_lost(&report);
     assert!(!report.live_unknown);
-    assert_below(&report, 0.05);
+    assert_below(&report, bound().parse::<f64>().unwrap() / 100.);
 }
 
 #[test]
@@ -189,7 +210,7 @@ fn a_leak_below_a_bound_is_called_one() {
 
     let run = || {
         let mut program = Paced::start();
-        let jjleak = program.attach_every("0.5", &["--max-overhead", BOUND, "--settle", "1"]);
+        let jjleak = program.attach_every("0.5", &["--max-overhead", bound(), "--settle", "1"]);
         let leaked = program.run(15_000);
         (jjleak.interrupt().assert_done().report(), leaked)
     };
@@ -212,7 +233,7 @@ fn live_memory_is_unknown_where_the_bound_has_no_room_for_all_frees() {
     require_bpf!();
     let mut program = Paced::start();
 
-    let jjleak = program.attach(&["--max-overhead", BOUND]);
+    let jjleak = program.attach(&["--max-overhead", LOW_BOUND]);
     program.churn(8_000);
     let report = jjleak.interrupt().assert_done().report();
 
@@ -308,7 +329,7 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
     require_bpf!();
     let mut program = Paced::start();
 
-    let jjleak = program.attach(&["--max-overhead", BOUND, "-vv"]);
+    let jjleak = program.attach(&["--max-overhead", bound(), "-vv"]);
     program.run(8_000);
     let ended = jjleak.interrupt().assert_done();
 
@@ -359,7 +380,8 @@ fn what_a_command_allocates_from_its_start_is_estimated_below_a_bound() {
 
     let program = compile::paced().to_str().unwrap();
     let milliseconds = MILLISECONDS.to_string();
-    let options = ["--max-overhead", BOUND, "--format", "json", "3600", "--", program, "run", &milliseconds];
+    let options =
+        ["--max-overhead", bound(), "--format", "json", "3600", "--", program, "run", &milliseconds];
     let ended = Ended::of(options).assert_done();
 
     let report = ended.report();

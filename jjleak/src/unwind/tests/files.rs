@@ -151,9 +151,9 @@ fn the_runtimes_search_comes_to_the_same_rules() {
 
 #[test]
 fn stripped_section_headers_change_nothing() {
-    let linker = mapped("/ld-linux-x86-64.so.2").2;
-    for path in [&linker, Path::new("/proc/self/exe")] {
-        let mut elf = fs::read(path).unwrap();
+    // A program with debug information can have more in its section `.debug_frame`.
+    for name in ["/ld-linux-x86-64.so.2", "/libgcc_s.so.1", "/libm.so.6"] {
+        let mut elf = fs::read(mapped(name).2).unwrap();
         let with_sections = compile_described(&*elf).unwrap();
         elf[0x28..0x30].fill(0); // e_shoff
         elf[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
