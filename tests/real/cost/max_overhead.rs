@@ -275,11 +275,13 @@ fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_l
         let jjleak = program.attach(&["--max-overhead", bound]);
         program.obey("press", 12_000);
         let report = jjleak.interrupt().assert_done().report();
-        (!report.live_unknown).then(|| (program.leaked_since_beginning_of(&report), report))
+        // Of fewer windows, an estimate is worth little: there was hardly room for the frees.
+        let has_room = !report.live_unknown && report.windows.is_none_or(|windows| windows >= 5);
+        has_room.then(|| (program.leaked_since_beginning_of(&report), report))
     };
     let (leaked, report) = with_room_for_frees(["10", "20", "30"], report_and_leaked);
 
-    assert!(report.windows.is_some_and(|windows| windows >= 3), "{:?}", report.windows);
+    assert!(report.windows.is_some(), "counting everything costs more than that");
     let off = off(&report, figure(leaked));
     assert!(off.abs() < THREE, "off by {off}");
 }

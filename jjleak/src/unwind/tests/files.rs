@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
