@@ -103,7 +103,7 @@ impl Counts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct CountsOfStacks {
     live: Vec<(u64, u64)>,
-    /// Of the first stacks; all others have zeros.
+    /// Those of the first stacks. All stacks after them have zeros.
     allocated: Vec<(u64, u64)>,
 }
 

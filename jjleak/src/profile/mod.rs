@@ -350,6 +350,9 @@ pub struct StackProfile {
     pub frames: Frames,
 }
 
+// Large heap profiles have a million.
+const _: () = assert!(size_of::<StackProfile>() <= 80);
+
 impl StackProfile {
     /// A stack of which another tool has recorded its memory, and no more.
     #[must_use]

@@ -29,13 +29,13 @@ const FAR: f64 = 5.2;
 /// Standard errors that one estimate in about 300 exceeds.
 const THREE: f64 = 3.;
 
-/// A bound, in percent, below which all calls of a program that does nothing else cannot be counted, nor its frees.
+/// A bound, in percent: a program that does nothing but allocate and free spends more than that on its frees alone, if they are counted.
 const LOW_BOUND: &str = "5";
 
 /// A bound, in percent: counting everything costs the leaking program more than that, and its frees fit. A breakpoint takes three
 /// times as long on some machines as on others.
 fn bound() -> &'static str {
-    /// Share of what counting everything costs; the frees cost a tenth to a fifth of that.
+    /// Share of what counting everything costs. The frees cost about a tenth of that.
     const SHARE: f64 = 0.45;
     static BOUND: LazyLock<String> = LazyLock::new(|| {
         let (report, _) = paced(&[], 2_000);
@@ -275,7 +275,7 @@ fn a_program_that_always_computes_is_slower_in_windows_and_its_estimate_is_not_l
         let jjleak = program.attach(&["--max-overhead", bound]);
         program.obey("press", 12_000);
         let report = jjleak.interrupt().assert_done().report();
-        // Of fewer windows, an estimate is worth little: there was hardly room for the frees.
+        // An estimate from fewer windows is worth little: the bound had hardly room for the frees.
         let has_room = !report.live_unknown && report.windows.is_none_or(|windows| windows >= 5);
         has_room.then(|| (program.leaked_since_beginning_of(&report), report))
     };
