@@ -15,8 +15,8 @@ const NUMBERS: [&str; 3] = [NUMBER, "thread id", "tid"];
 
 /// Index of the thread's frame counted from the root; `None` without a thread.
 pub(super) fn place(frames: &Frames) -> Option<usize> {
-    let from_leaf = frames.iter().position(|frame| frame.kind == FrameKind::Thread)?;
-    Some(frames.len() - 1 - from_leaf)
+    let threads = frames.iter().enumerate().filter(|(_, frame)| frame.kind == FrameKind::Thread);
+    threads.last().map(|(from_leaf, _)| frames.len() - 1 - from_leaf)
 }
 
 /// The labels of a thread; `string` interns a string.
