@@ -25,12 +25,12 @@ pub const fn sets_log2(blocks: u32) -> u32 {
 }
 
 /// Entries of the spill map for this capacity. With as many blocks as ways, a fifth of the blocks find their
-/// set full (the blocks of a set are Poisson-distributed around 4); a quarter leaves a margin. The kernel
-/// allocates entries on demand, so an unused spill costs only its buckets.
+/// set full (the blocks of a set are Poisson-distributed around 4); a quarter leaves a margin, and small tables
+/// need some more. The kernel allocates entries on demand, so an unused spill costs only its buckets.
 #[must_use]
 pub const fn spill_entries(blocks: u32) -> u32 {
     let blocks = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
-    blocks / 4
+    blocks / 4 + 256
 }
 
 /// Fewer ways would leave too little margin in the spill.
@@ -75,13 +75,18 @@ impl Key {
         self.0 & ADDRESS_MASK
     }
 
-    /// Index of the block's set among 2^`sets_log2`. Multiplicative hashing; blocks are at least 8-byte
-    /// aligned, so the low bits carry no information.
+    /// Index of the block's set among 2^`sets_log2`. Blocks within a KiB of memory share a page of the table if they
+    /// are a multiple of 32 bytes apart, each in a set of its own: a program that uses neighbouring blocks finds the
+    /// page in the TLB. Hashing chooses the page and the order of its sets. One multiplication would not do: blocks
+    /// at some regular distances would share few pages.
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits remain after the shift")]
     pub const fn set(self, sets_log2: u32) -> u32 {
-        ((self.0 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - sets_log2)) as u32
+        let page = self.0 >> 10 << 2 | self.0 >> 3 & 3;
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = (hash ^ hash >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd) >> (64 - sets_log2);
+        (place ^ (self.0 >> 5) & 31) as u32
     }
 }
 
@@ -137,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn every_key_falls_into_a_set(key: u64, sets_log2 in 1..=28u32) {
+        fn every_key_falls_into_a_set(key: u64, sets_log2 in sets_log2(1)..=sets_log2(MAX_BLOCKS)) {
             prop_assert!(Key(key).set(sets_log2) < 1 << sets_log2);
         }
     }
@@ -154,14 +159,52 @@ mod tests {
     #[test]
     fn as_many_blocks_as_asked_for_find_room() {
         // The kernel's rule, with addresses as allocators return them: a full set spills.
-        for blocks in [1_000u32, 1_024, 65_536] {
-            let sets_log2 = sets_log2(blocks);
-            let mut held = vec![0usize; 1 << sets_log2];
-            for block in 0..u64::from(blocks) {
-                held[Key::new(ImageId(1), 0x5555_5555_0000 + block * 48).set(sets_log2) as usize] += 1;
+        for blocks in [1_000u32, 1_024, 65_536, 1 << 20] {
+            for distance in [
+                8,
+                16,
+                24,
+                32,
+                48,
+                64,
+                80,
+                96,
+                128,
+                160,
+                256,
+                272,
+                440,
+                512,
+                1_024,
+                4_096,
+                4_112,
+                34_816,
+                69_632,
+                1 << 20,
+            ] {
+                let sets_log2 = sets_log2(blocks);
+                let mut held = vec![0usize; 1 << sets_log2];
+                for block in 0..u64::from(blocks) {
+                    held[Key::new(ImageId(1), 0x5555_5555_0010 + block * distance).set(sets_log2)
+                        as usize] += 1;
+                }
+                let spilled: usize = held.iter().map(|held| held.saturating_sub(WAYS)).sum();
+                assert!(
+                    spilled <= spill_entries(blocks) as usize,
+                    "{spilled} of {blocks}, {distance} bytes apart"
+                );
             }
-            let spilled: usize = held.iter().map(|held| held.saturating_sub(WAYS)).sum();
-            assert!(spilled <= spill_entries(blocks) as usize, "{spilled} of {blocks}");
+        }
+    }
+
+    #[test]
+    fn neighbouring_blocks_share_a_page_of_the_table() {
+        let sets = |at: u64| (0..1024 / 32).map(move |i| Key::new(ImageId(1), at + i * 32).set(18));
+        for at in (0x5555_5555_0000..0x5555_5565_0000).step_by(1024) {
+            let pages: std::collections::BTreeSet<_> =
+                sets(at).map(|set| set as usize * size_of::<LiveSet>() / 4096).collect();
+            assert_eq!(pages.len(), 1, "{at:x}");
+            assert_eq!(sets(at).collect::<std::collections::BTreeSet<_>>().len(), 32, "{at:x}");
         }
     }
 
