@@ -74,7 +74,9 @@ pub(super) struct Start {
     pub(super) site: u64,
     pub(super) cfa: u64,
     pub(super) frame_pointer: u64,
-    /// True if that is the first word of the window.
+    /// Index in the window of the first word.
+    pub(super) first: u64,
+    /// True if that is the frame pointer.
     pub(super) is_saved: bool,
     /// The word below the CFA, which is in the window.
     pub(super) return_address: u64,
@@ -204,7 +206,8 @@ pub(super) fn begin(scratch: Claimed, start: &Start) {
     unsafe {
         (*scratch.recorded()).extent = 0;
         scratch.walk().reads = 0;
-        scratch.walk().frame_pointer_at = if start.is_saved { WINDOW_AT } else { REGISTER } as u64;
+        scratch.walk().frame_pointer_at =
+            if start.is_saved { in_buffer(start.first) } else { REGISTER as u64 };
     }
 }
 

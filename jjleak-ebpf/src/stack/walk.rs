@@ -54,25 +54,27 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
     read_freed_code(walk, image, process);
-    // The window begins with the saved frame pointer if there is one, or else with the return address.
+    // The walk begins with the saved frame pointer if there is one, or else with the return address.
     let words = hit.words_to_begin_with();
+    let first_at = cfa.wrapping_sub(words << 3);
     let expected = replay::extent(scratch, site, cfa);
     let known = Known::of(process, image);
-    let is_open = known.is_some() && window::open(scratch, cfa.wrapping_sub(words << 3), expected, words);
+    let is_open = known.is_some() && window::open(scratch, first_at, expected, words);
     let Some(known) = known.filter(|_| is_open) else {
         begin(scratch, image, cfa, hit.frame_pointer(), 1);
         push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
         walk.status = if cfa & 7 == 0 { StackStatus::Fault } else { StackStatus::BadFrame } as u64;
         return Walked::New;
     };
-    let return_address = window::at(scratch, words - 1);
+    let first = window::first(first_at);
+    let return_address = window::at(scratch, first + words - 1);
     // Loaded at a constant offset of the context, which the verifier requires: LLVM would select one of two addresses and load
     // from that.
     let in_register = opaque(hit.frame_pointer());
     let is_saved = hit.has_saved_frame_pointer();
-    let frame_pointer = if is_saved { window::at(scratch, 0) } else { in_register };
-    let start =
-        Start { scope: scope_of_code(walk, known.scope), site, cfa, frame_pointer, is_saved, return_address };
+    let frame_pointer = if is_saved { window::at(scratch, first) } else { in_register };
+    let scope = scope_of_code(walk, known.scope);
+    let start = Start { scope, site, cfa, frame_pointer, first, is_saved, return_address };
     if let Some(stack) = replay::find(scratch, &start) {
         return Walked::Again(stack);
     }

@@ -9,7 +9,10 @@ use jjleak_common::{
     unwind::step::{WORD, is_word_address},
 };
 
-use super::{Claimed, WINDOW_WORDS, Walk, replay, scratch::Scratch};
+use super::{
+    Claimed, WINDOW_WORDS, Walk, replay,
+    scratch::{LINE_BYTES, Scratch},
+};
 use crate::memory::opaque;
 
 const PAGE: u64 = 4096;
@@ -36,15 +39,13 @@ pub(super) fn place(scratch: Claimed, at: u64) -> Result<u64, StackStatus> {
     if !is_word_address(at) {
         return Err(StackStatus::BadFrame);
     }
-    let mut offset = at.wrapping_sub(walk.window_at);
+    let offset = at.wrapping_sub(walk.window_at);
     let is_there = offset < walk.window_bytes || offset < WINDOW_BYTES && cover(scratch, offset + WORD);
-    if !is_there {
-        if !move_to(scratch, at) {
-            return Err(StackStatus::Fault);
-        }
-        offset = 0;
+    if !is_there && !move_to(scratch, at) {
+        return Err(StackStatus::Fault);
     }
-    Ok((offset >> 3) & (WINDOW_WORDS as u64 - 1))
+    // Read again: the window may have moved.
+    Ok((at.wrapping_sub(walk.window_at) >> 3) & (WINDOW_WORDS as u64 - 1))
 }
 
 /// Empties the window.
@@ -55,16 +56,19 @@ pub(super) fn close(walk: &mut Walk) {
     walk.window_at = 0;
 }
 
-/// Copies the stack from `at` on, as much as is likely to be needed. Returns true if at least this many `words` were copied.
+/// Copies the stack from the cache line of `at` on, as much as is likely to be needed. Returns true if at least this many `words` from
+/// `at` on were copied.
 #[inline(always)]
 pub(super) fn open(scratch: Claimed, at: u64, expected_bytes: u64, words: u64) -> bool {
-    if at & 7 == 0 && expected_bytes >= words << 3 && expected_bytes < WINDOW_BYTES {
+    let line = line_of(at);
+    let needed = (at - line).wrapping_add(words << 3);
+    if at & 7 == 0 && expected_bytes >= needed && expected_bytes < WINDOW_BYTES {
         // SAFETY: the mask keeps the size below the window's.
         unsafe {
             let bytes = expected_bytes & (WINDOW_BYTES - WORD);
             let window = scratch.window().cast::<c_void>();
-            if bpf_probe_read_user(window, bytes as u32, at as *const c_void) == 0 {
-                scratch.walk().window_at = at;
+            if bpf_probe_read_user(window, bytes as u32, line as *const c_void) == 0 {
+                scratch.walk().window_at = line;
                 scratch.walk().window_bytes = bytes;
                 return true;
             }
@@ -76,13 +80,25 @@ pub(super) fn open(scratch: Claimed, at: u64, expected_bytes: u64, words: u64) -
     if at & 7 != 0 {
         return false;
     }
-    if move_to(scratch, at) && walk.window_bytes >= words << 3 {
+    if move_to(scratch, at) && walk.window_bytes >= needed {
         return true;
     }
     // The end of memory found by an earlier walk may have moved since.
     walk.end_of_memory = 0;
     walk.window_bytes = 0;
-    move_to(scratch, at) && walk.window_bytes >= words << 3
+    move_to(scratch, at) && walk.window_bytes >= needed
+}
+
+/// Address of the cache line that contains an address.
+#[inline(always)]
+fn line_of(at: u64) -> u64 {
+    at & !(LINE_BYTES - 1)
+}
+
+/// Index in the window of a word that [`open`] has copied.
+#[inline(always)]
+pub(super) const fn first(at: u64) -> u64 {
+    (at & (LINE_BYTES - 1)) >> 3
 }
 
 /// A word of the window; the window must include it.
@@ -125,7 +141,7 @@ extern "C" fn cover_window(scratch: *mut Scratch, bytes: u64) -> u64 {
     0
 }
 
-/// Moves the window to `at`. Returns true if any word was copied.
+/// Moves the window to the cache line of `at`. Returns true if any word was copied.
 #[inline(always)]
 fn move_to(scratch: Claimed, at: u64) -> bool {
     move_window(scratch.into_ptr(), at) != 0
@@ -146,8 +162,9 @@ extern "C" fn move_window(scratch: *mut Scratch, at: u64) -> u64 {
     if walk.window_bytes != 0 {
         replay::spoil(walk);
     }
-    walk.window_at = at;
-    walk.window_bytes = copy_chunk(scratch, 0, at);
+    let line = line_of(at);
+    walk.window_at = line;
+    walk.window_bytes = copy_chunk(scratch, 0, line);
     walk.window_bytes
 }
 
