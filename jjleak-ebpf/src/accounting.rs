@@ -15,7 +15,7 @@ use crate::{
     memory::opaque,
     registers::Hit,
     sampling,
-    stack::{self, Captured},
+    stack::{self, CallStack, Captured},
     trace,
 };
 
@@ -135,9 +135,9 @@ pub(crate) fn is_nested(armed: &Armed, hit: &Hit, outer: &mut Pending) -> bool {
     }
 }
 
-/// Records the call.
+/// Records the call. Returns its return address, or 0 if that was not read.
 #[inline(always)]
-pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) {
+pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) -> u64 {
     let size = requested_size(hit);
     let left_out = left_out(size);
     pending.cfa = hit.cfa();
@@ -146,14 +146,15 @@ pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) 
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.return_address = 0;
     pending.nested = 0;
-    let stack = if left_out != 0 {
-        Captured::lost(armed.image.slot())
+    let CallStack { stack, return_address } = if left_out != 0 {
+        CallStack { stack: Captured::lost(armed.image.slot()), return_address: 0 }
     } else {
         stack::capture(armed.image, armed.row, hit)
     };
     pending.stack = stack.row;
     pending.hash = stack.hash;
     pending.flags = flags | left_out | flag::RUNNING;
+    return_address
 }
 
 /// The flag for the reason why a block of this size is not accounted for; 0 if it is.

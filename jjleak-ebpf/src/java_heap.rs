@@ -48,7 +48,7 @@ pub(crate) fn announce(hit: &Hit) {
     }
     record.weight = weight;
     record.because = reason as u32;
-    record.stack = stack::capture(armed.image, armed.row, hit).row;
+    record.stack = stack::capture(armed.image, armed.row, hit).stack.row;
     if JAVA_OBJECTS.output::<Record>(&*record, wakeup(&JAVA_OBJECTS, RING_BYTES, false)).is_err() {
         armed.count(Counter::JavaObjectLost);
     }

@@ -101,6 +101,8 @@ struct Walk {
     /// Hash of the walk's start, and its number of words read.
     start: u64,
     reads: u64,
+    /// Return address of the call; 0 if it could not be read.
+    return_address: u64,
     /// The next of the kernel's return instances; 0 before the first.
     return_instance: u64,
     /// 1 if the current frame was found by a frame pointer.
@@ -135,6 +137,13 @@ impl Captured {
     }
 }
 
+/// The stack of a call.
+pub(crate) struct CallStack {
+    pub(crate) stack: Captured,
+    /// The call's return address; 0 if it could not be read.
+    pub(crate) return_address: u64,
+}
+
 /// Result of a walk.
 enum Walked {
     /// The same stack as that of an earlier walk.
@@ -146,10 +155,10 @@ enum Walked {
 /// Walks the stack at the entry of the call `hit`, and finds its row. If the stack could not be kept, returns the process's
 /// [`lost_row`]; the reason is counted.
 #[inline(always)]
-pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> Captured {
+pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> CallStack {
     let Some(scratch) = Scratch::claim() else {
         count(image.slot(), Counter::ScratchBusy);
-        return Captured::lost(image.slot());
+        return CallStack { stack: Captured::lost(image.slot()), return_address: 0 };
     };
     let stack = match walk::from_call(scratch, image, process, hit) {
         Walked::Again(stack) => stack,
@@ -161,8 +170,9 @@ pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> 
             stack
         }
     };
+    let return_address = scratch.walk().return_address;
     scratch.release();
-    stack
+    CallStack { stack, return_address }
 }
 
 /// Row of the stack that a call had when it began. If the stack has been evicted meanwhile, it gets another row; the user side

@@ -61,6 +61,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     let known = Known::of(process, image);
     let is_open = known.is_some() && window::open(scratch, first_at, expected, words);
     let Some(known) = known.filter(|_| is_open) else {
+        walk.return_address = 0;
         begin(scratch, image, cfa, hit.frame_pointer(), 1);
         push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
         walk.status = if cfa & 7 == 0 { StackStatus::Fault } else { StackStatus::BadFrame } as u64;
@@ -68,6 +69,7 @@ pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const Proces
     };
     let first = window::first(first_at);
     let return_address = window::at(scratch, first + words - 1);
+    walk.return_address = return_address;
     // Loaded at a constant offset of the context, which the verifier requires: LLVM would select one of two addresses and load
     // from that.
     let in_register = opaque(hit.frame_pointer());
