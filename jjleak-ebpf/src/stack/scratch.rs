@@ -18,8 +18,8 @@ pub(super) const BUFFER_WORDS: usize = 2 * WINDOW_WORDS;
 /// Place of the window in its buffer.
 pub(super) const WINDOW_AT: usize = 2;
 
-/// Size of the CPU's cache lines. The window begins at one, and so does what is copied to it: if the places of source and destination
-/// in their pages differ by a part of a line, `rep movsb`, with which the kernel copies, takes 20 to 50 times as long on AMD's Zen 3.
+/// Size of the CPU's cache lines. The window begins at one, and so does what is copied to it: on AMD's Zen 3, `rep movsb`, with which the
+/// kernel copies, takes some 40 times as long if the offsets of source and destination in their pages differ by a part of a line.
 pub(super) const LINE_BYTES: u64 = 64;
 
 /// Working memory of a stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU, not per task. A walk
@@ -92,7 +92,7 @@ impl Movable {
         const WINDOW: usize = offset_of!(Movable, scratch) + offset_of!(Scratch, buffer) + WINDOW_AT * 8;
         // SAFETY: points into a map value; the mask keeps the buffer in it.
         unsafe {
-            // The verifier lets nobody calculate with a pointer's bits, but read back what has been stored.
+            // The verifier forbids bitwise operations on pointers, but not on a number that was stored and is read back.
             write_volatile(addr_of_mut!((*movable).address), movable as u64);
             let address = read_volatile(addr_of!((*movable).address));
             let rest = address.wrapping_add(WINDOW as u64).wrapping_neg() & (LINE_BYTES - 8);
