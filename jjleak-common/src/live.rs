@@ -25,13 +25,17 @@ pub const fn sets_log2(blocks: u32) -> u32 {
 }
 
 /// Entries of the spill map for this capacity. With as many blocks as ways, a fifth of the blocks find their
-/// set full (the blocks of a set are Poisson-distributed around 4); a quarter leaves a margin, and small tables
-/// need some more. The kernel allocates entries on demand, so an unused spill costs only its buckets.
+/// set full (the blocks of a set are Poisson-distributed around 4); a quarter leaves a margin. Small tables need
+/// some more; in large ones, more would double the buckets. The kernel allocates entries on demand, so an unused
+/// spill costs only its buckets, whose number is a power of two.
 #[must_use]
 pub const fn spill_entries(blocks: u32) -> u32 {
     let blocks = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
-    blocks / 4 + 256
+    if blocks < SMALL { blocks / 4 + 256 } else { blocks / 4 }
 }
+
+/// Tables of fewer blocks are small.
+const SMALL: u32 = 1 << 14;
 
 /// Fewer ways would leave too little margin in the spill.
 const MIN_WAYS: u32 = 256;
@@ -157,31 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn the_spill_of_a_large_table_has_no_more_buckets_than_needed() {
+        for blocks in [SMALL, 1 << 20, MAX_BLOCKS] {
+            assert_eq!(spill_entries(blocks).next_power_of_two(), blocks / 4, "{blocks}");
+        }
+    }
+
+    #[test]
     fn as_many_blocks_as_asked_for_find_room() {
+        const DISTANCES: [u64; 20] = [
+            8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 256, 272, 440, 512, 1_024, 4_096, 4_112, 34_816, 69_632,
+            1_048_576,
+        ];
         // The kernel's rule, with addresses as allocators return them: a full set spills.
-        for blocks in [1_000u32, 1_024, 65_536, 1 << 20] {
-            for distance in [
-                8,
-                16,
-                24,
-                32,
-                48,
-                64,
-                80,
-                96,
-                128,
-                160,
-                256,
-                272,
-                440,
-                512,
-                1_024,
-                4_096,
-                4_112,
-                34_816,
-                69_632,
-                1 << 20,
-            ] {
+        for blocks in [1_000u32, 1_024, 4_096, SMALL - 1, SMALL, 65_536, 1 << 20] {
+            for distance in DISTANCES {
                 let sets_log2 = sets_log2(blocks);
                 let mut held = vec![0usize; 1 << sets_log2];
                 for block in 0..u64::from(blocks) {
