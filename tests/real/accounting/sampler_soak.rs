@@ -1,6 +1,7 @@
 //! The library that samples malloc in a program with a thousand threads, children, libraries that come and go, and signals, while consumers
 //! attach and detach: nothing fails, and once the program has freed all blocks, its table has those alone that the C library keeps.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
 
-use crate::support::bounded::LONG;
+use crate::support::accounts::assert_nothing_lost;
+use crate::support::bounded::{self, LONG};
 use crate::support::compile;
 use crate::support::jjleak::Jjleak;
 use crate::support::lines::Lines;
@@ -52,6 +54,15 @@ fn words(pid: u32, name: &str) -> Vec<u64> {
     bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
+/// Addresses of the sampled blocks that live.
+fn sampled_blocks(pid: u32) -> BTreeSet<u64> {
+    words(pid, "sampled_blocks4SETS").into_iter().filter(|address| *address != 0).collect()
+}
+
+fn threads(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
 #[test]
 fn a_program_with_a_thousand_threads_is_sampled_again_and_again() {
     require_bpf!();
@@ -66,6 +77,8 @@ fn a_program_with_a_thousand_threads_is_sampled_again_and_again() {
     let pid = process.id();
 
     let always = Jjleak::attached(["--sampled", "-p", &pid.to_string(), "86400", "--format", "json"]);
+    // Until all its probes were there, jjleak counted none.
+    let of_the_beginning = sampled_blocks(pid);
     let (begin, mut rounds) = (Instant::now(), 0u32);
     while begin.elapsed() < duration() {
         let options = ["--sampled", "-p", &pid.to_string(), "1", "2", "--format", "json"];
@@ -84,22 +97,27 @@ fn a_program_with_a_thousand_threads_is_sampled_again_and_again() {
     }
     stdin.write_all(b"stop\n").unwrap();
     let done = said.next(LONG);
+    // Threads free what they have of the C library's after their function has returned.
+    bounded::until(LONG, "all threads but the first end", || threads(pid) == 1);
 
-    let (live, sets) = (words(pid, "sampled_blocks4LIVE")[0], words(pid, "sampled_blocks4SETS"));
+    let (live, sampled) = (words(pid, "sampled_blocks4LIVE")[0], sampled_blocks(pid));
     let report = always.interrupt().assert_done().report();
+    assert_nothing_lost(&report);
     println!(
         "{rounds} times attached; {done}; {live} samples live; {} had no place",
         words(pid, "sampled_blocks7DROPPED")[0]
     );
     assert!(done.starts_with("done "), "{done}");
-    assert_eq!(sets.iter().filter(|address| **address != 0).count() as u64, live);
+    assert_eq!(sampled.len() as u64, live);
     // The C library keeps buffers of streams, and vectors of thread-local memory with stacks for later threads.
-    let kept = report.stacks.iter().filter(|stack| stack.live.objects > 0);
-    for stack in kept.clone() {
+    let kept: Vec<_> = report.stacks.iter().filter(|stack| stack.live.objects > 0).collect();
+    for stack in &kept {
         let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();
         assert!(!names.iter().any(|name| OWN.contains(name)), "{names:?} was freed");
     }
-    assert_eq!(kept.count() == 0, live == 0, "{live} samples live");
+    assert!(kept.len() <= sampled.len(), "{kept:#?} of {live} samples");
+    let is_counted = sampled.difference(&of_the_beginning).next().is_some();
+    assert!(!is_counted || !kept.is_empty(), "{live} samples live, none is counted");
     assert_eq!(variable(pid, "probes9SEMAPHORE")[..2], [0; 2], "consumers that are gone");
     stdin.write_all(b"end\n").unwrap();
     assert!(process.end(LONG).success());
