@@ -140,10 +140,8 @@ fn identify(scratch: Claimed, image: u32) -> u64 {
         return 0;
     }
     let walk = scratch.walk();
-    // The memory map may have been locked.
-    let is_known = walk.stack_end != u64::MAX && stack_pointer & (WORD - 1) == 0;
     let size = walk.stack_end.wrapping_sub(walk.stack_begin);
-    if !is_known || stack_pointer.wrapping_sub(walk.stack_begin) >= size {
+    if stack_pointer & (WORD - 1) != 0 || stack_pointer.wrapping_sub(walk.stack_begin) >= size {
         return 0;
     }
     let copied_at = stack_pointer.wrapping_sub(BYTES_BELOW) & !(PAGE_BYTES - 1);
@@ -271,14 +269,25 @@ fn is_at(bits: *const u64, place: u64, words: u64) -> bool {
     place < words && bits >> (place & (u64::BITS as u64 - 1)) & 1 != 0
 }
 
+/// Beginning and size of the stack. If the memory map was locked, the part to copy is all that is known of it.
+#[inline(always)]
+fn stack(walk: &Walk) -> (u64, u64) {
+    if walk.stack_end == u64::MAX {
+        (walk.unfinished.copied_at, walk.unfinished.pages << PAGE_SHIFT)
+    } else {
+        (walk.stack_begin, walk.stack_end.wrapping_sub(walk.stack_begin))
+    }
+}
+
 /// [Kind](memory) of the memory at an address; that of the stack counts as data.
 #[inline(always)]
 fn kind_of_memory(scratch: Claimed, address: u64) -> u64 {
     let walk = scratch.walk();
     let (data_begin, data_end) = (walk.unfinished.data_begin, walk.unfinished.data_end);
+    let (stack_begin, stack_bytes) = stack(walk);
     if address < FIRST_ADDRESS
         || address > LAST_ADDRESS
-        || address.wrapping_sub(walk.stack_begin) < walk.stack_end.wrapping_sub(walk.stack_begin)
+        || address.wrapping_sub(stack_begin) < stack_bytes
         || address.wrapping_sub(data_begin) < data_end.wrapping_sub(data_begin)
     {
         return memory::DATA;

@@ -22,8 +22,9 @@ const PATH: [&str; 5] = ["malloc", "inner", "in_library", "use", "main"];
 /// Allocations by the names of the functions, with the libraries numbered, and the status.
 type Stacks = BTreeMap<(Vec<String>, String), u64>;
 
-/// Allocations in the loop of the second library, see its source.
+/// Allocations in the loop of the second library, and their size, see its source.
 const STEPS: u64 = 400;
+const SIZE_IN_LOOP: u64 = 2005;
 
 /// Copies of a library: new files, each in a folder of its own, because jjleak prepares for what is beside mapped files.
 fn copies(library: &Path, number: usize) -> (Vec<TempDir>, Vec<PathBuf>) {
@@ -33,11 +34,16 @@ fn copies(library: &Path, number: usize) -> (Vec<TempDir>, Vec<PathBuf>) {
 }
 
 fn run(files: &[PathBuf], options: &[&str]) -> Ended {
+    run_with(files, options, None)
+}
+
+fn run_with(files: &[PathBuf], options: &[&str], variable: Option<&str>) -> Ended {
     let [program, ..] = compile::just_mapped();
     let files: Vec<_> = files.iter().map(|file| file.to_str().unwrap()).collect();
     let mut jjleak = Command::new(PROGRAM);
     jjleak.args(options).args(["-vv", "--out", "report.json", "--format", "json", "--"]).arg(program);
     jjleak.env("JUST_MAPPED", files.join(":")).stdout(Stdio::piped());
+    jjleak.envs(variable.map(|name| (name, "1")));
     Jjleak::start(jjleak).end().assert_done()
 }
 
@@ -84,6 +90,21 @@ fn stacks_through_a_library_that_was_just_mapped_are_complete_and_as_in_the_seco
     assert_eq!(stacks(&first, &files), stacks(&second, &files));
 }
 
+/// Allocations of the size that the loop allocates, by the status of their stacks.
+fn of_loop(report: &Document) -> BTreeMap<String, u64> {
+    let mut objects = BTreeMap::new();
+    for stack in &report.stacks {
+        if stack.allocated.bytes == stack.allocated.objects * SIZE_IN_LOOP {
+            *objects.entry(stack.status.clone()).or_default() += stack.allocated.objects;
+        }
+    }
+    objects
+}
+
+fn complete(objects: u64) -> BTreeMap<String, u64> {
+    BTreeMap::from([("complete".to_owned(), objects)])
+}
+
 /// Number of stacks that were finished on the user side: each had a row of its own.
 fn finished(ended: &Ended) -> u64 {
     let lines = ended.stderr.iter().filter(|line| line.contains("stacks through code that was just mapped"));
@@ -100,13 +121,22 @@ fn a_loop_in_a_library_that_was_just_mapped_keeps_its_row_while_words_of_its_sta
 
     let report = report(&ended);
     assert_nothing_lost(&report);
-    let of_loop = |stack: &&jjleak::render::json::StackDocument| stack.frames[1].symbol == "inner";
-    let stacks: Vec<_> = report.stacks.iter().filter(of_loop).collect();
-    let objects: u64 = stacks.iter().map(|stack| stack.allocated.objects).sum();
-    assert_eq!(objects, CALLS * STEPS, "{stacks:#?}");
-    assert!(stacks.iter().all(|stack| stack.status == "complete"), "{stacks:#?}");
+    assert_eq!(of_loop(&report), complete(CALLS * STEPS));
     let finished = finished(&ended);
     assert!((1..STEPS / 20).contains(&finished), "{finished} stacks");
+}
+
+#[test]
+fn stacks_are_complete_though_another_thread_locks_the_memory_map() {
+    require_bpf!();
+    let (_folders, files) = copies(&compile::just_mapped()[2], 1);
+
+    let ended = run_with(&files, &[], Some("MAP_LOCKED"));
+
+    let report = report(&ended);
+    assert_nothing_lost(&report);
+    assert_eq!(of_loop(&report), complete(CALLS * STEPS));
+    assert!(finished(&ended) > 0);
 }
 
 #[test]

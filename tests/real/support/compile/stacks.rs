@@ -175,7 +175,11 @@ pub(crate) fn just_mapped() -> &'static [PathBuf; 3] {
         // Until its rows are loaded, it has called malloc many times.
         let walking = [&library[..], &["-DFUNCTIONS=30000"]].concat();
         [
-            compile("just-mapped", &["stacks/just_mapped.c".to_owned()], &flags),
+            compile(
+                "just-mapped",
+                &["stacks/just_mapped.c".to_owned()],
+                &[&flags[..], &["-pthread"]].concat(),
+            ),
             compile("libjust-mapped.so", &["stacks/replaced.c".to_owned()], &of_library),
             compile(
                 "libwalking.so",
