@@ -5,6 +5,9 @@
 const MULTIPLIERS: [u64; LANES] =
     [0xff51_afd7_ed55_8ccd, 0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0xc4ce_b9fe_1a85_ec53];
 
+/// Bits of an address.
+const ADDRESS_BITS: u32 = 48;
+
 /// Number of words that are hashed at a time: their multiplications do not wait for each other.
 pub const LANES: usize = 4;
 
@@ -29,11 +32,13 @@ pub const fn of_start(scope: u64, stack_pointer: u64, site: u64, return_address:
 pub struct Lanes([u64; LANES]);
 
 impl Lanes {
-    /// Begins with the hash of all words before. Each lane begins with another number: words in another order have another hash.
+    /// Begins with the hash of all words before, and the number of words. Each lane begins with another number: words in another order
+    /// have another hash. The last words are filled up with zeros, so the number tells them from words that are zero. It is in the highest
+    /// bits, where addresses have none.
     #[inline(always)]
     #[must_use]
-    pub const fn new(hash: u64) -> Self {
-        Self([hash, 1, 2, 3])
+    pub const fn new(hash: u64, count: u16) -> Self {
+        Self([hash, 1, 2, 3 | (count as u64) << ADDRESS_BITS])
     }
 
     /// Adds words.
@@ -91,6 +96,16 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_told_from_words_that_are_not_there() {
+        let [one, two, three] = [1, 2, 3].map(address);
+        for words in [[one, 0, 0, 0], [one, two, 0, 0], [one, two, three, 0]] {
+            let hashes: BTreeSet<_> =
+                (1..=4).map(|count| Lanes::new(7, count).push(words).finish()).collect();
+            assert_eq!(hashes.len(), 4);
+        }
+    }
+
+    #[test]
     fn words_that_differ_in_the_same_bits_have_hashes_of_their_own() {
         const WORDS: usize = 8;
         for seed in 0..20 {
@@ -98,7 +113,7 @@ mod tests {
                 std::array::from_fn(|number| address(seed * WORDS as u64 + number as u64));
             let hash = |words: [u64; WORDS]| {
                 let [one, two, three, four, five, six, seven, eight] = words;
-                let lanes = Lanes::new(address(seed)).push([one, two, three, four]);
+                let lanes = Lanes::new(address(seed), 8).push([one, two, three, four]);
                 lanes.push([five, six, seven, eight]).finish()
             };
             let mut all = BTreeSet::new();

@@ -96,8 +96,9 @@ pub(super) unsafe fn hash(scratch: Claimed, node: *const Node, key: u64) -> u64 
     unsafe {
         let buffer = scratch.buffer().cast::<u8>();
         let word = |offset: u64| *buffer.add((offset & OFFSET) as usize).cast::<u64>();
-        let groups = ((*node).count as usize).div_ceil(LANES);
-        let mut lanes = Lanes::new(key);
+        let count = (*node).count;
+        let groups = (count as usize).div_ceil(LANES);
+        let mut lanes = Lanes::new(key, count);
         let mut group = 0;
         while group < GROUPS && group < groups {
             let places = (*node).places[group];

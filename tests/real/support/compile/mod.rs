@@ -21,6 +21,7 @@ pub(crate) use self::programs::{
 pub(crate) use self::stacks::{
     Build, absent, binding, deepest, garbage, generated, just_mapped, launcher, loading, replacing,
     rust_hello, rust_hello_with_lines_alone, stacks, stacks_library, stacks_linked, ways, without_rows,
+    zeros,
 };
 
 /// Copies a program into a folder. Uses cp, because a file written by this process may be held open for a moment by a child that

@@ -98,6 +98,14 @@ pub(crate) fn ways() -> &'static Path {
     PATH.get_or_init(|| compile("ways", &["stacks/ways.c".to_owned()], &flags))
 }
 
+/// The program whose stacks differ in a frame pointer that is zero.
+pub(crate) fn zeros() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("zeros", &["stacks/zeros.c".to_owned()], &["-g", "-O1", "-fno-omit-frame-pointer"])
+    })
+}
+
 /// The program whose frames cannot be unwound.
 pub(crate) fn garbage() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
