@@ -33,8 +33,8 @@ pub struct Lanes([u64; LANES]);
 
 impl Lanes {
     /// Begins with the hash of all words before, and the number of words. Each lane begins with another number: words in another order
-    /// have another hash. The last words are filled up with zeros, so the number tells them from words that are zero. It is in the highest
-    /// bits, where addresses have none.
+    /// have another hash. The last words are followed by zeros, which the number tells from words that are zero. It is in the highest bits,
+    /// which are zero in addresses.
     #[inline(always)]
     #[must_use]
     pub const fn new(hash: u64, count: u16) -> Self {

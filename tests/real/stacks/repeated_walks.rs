@@ -101,8 +101,8 @@ fn stacks_in_turns_keep_their_own_blocks_whatever_registers_hold() {
 }
 
 /// Size of the first blocks of the fixture, and number of blocks of each size.
-const OF_ZERO: u64 = 1900;
-const OF_ZERO_TIMES: u64 = 100;
+const ZEROS_SIZE: u64 = 1900;
+const ZEROS_TIMES: u64 = 100;
 
 #[test]
 fn a_stack_that_ends_at_a_zero_is_none_that_goes_on_from_there() {
@@ -116,12 +116,12 @@ fn a_stack_that_ends_at_a_zero_is_none_that_goes_on_from_there() {
     for (place, (caller, goes_on)) in
         [("by_frame_pointer", false), ("by_row", true), ("by_frame_pointer", true)].into_iter().enumerate()
     {
-        let size = OF_ZERO + place as u64;
+        let size = ZEROS_SIZE + place as u64;
         let is_of_size = |stack: &&StackDocument| stack.allocated.bytes == stack.allocated.objects * size;
         let stacks: Vec<_> = report.stacks.iter().filter(is_of_size).collect();
         let [stack] = stacks[..] else { panic!("{size} bytes: {stacks:#?}") };
         let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();
-        assert_eq!(stack.allocated.objects, OF_ZERO_TIMES, "{names:?}");
+        assert_eq!(stack.allocated.objects, ZEROS_TIMES, "{names:?}");
         assert_eq!(names[..3], ["malloc", "allocate", caller]);
         assert_eq!(names.len() > 3, goes_on, "{names:?}");
         assert_eq!(stack.status, "frame_pointers");
