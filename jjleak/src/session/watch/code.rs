@@ -165,11 +165,25 @@ impl CodeFollower {
         if attachment.has_rows(module.version) {
             return;
         }
-        let outcome = self.rows(module).and_then(|rows| {
-            attachment.expect_rows(module.version, &rows).map_err(|error| error.to_string())
-        });
-        if let Err(error) = outcome {
-            tracing::debug!(error, path = %module.path.display(), "cannot prepare unwind rows");
+        let Some(rows) = self.rows_in_advance(module) else { return };
+        if let Err(error) = attachment.expect_rows(module.version, &rows) {
+            tracing::debug!(%error, path = %module.path.display(), "cannot prepare unwind rows");
+        }
+    }
+
+    /// Rows of a file that is not mapped yet. An error is kept until the file is mapped: a file that costs too much would
+    /// delay each program that may use it.
+    fn rows_in_advance(&mut self, module: &Module) -> Option<VerifiedRows> {
+        if matches!(self.ahead.get(&module.version), Some(Err(_))) {
+            return None;
+        }
+        match self.rows(module) {
+            Ok(rows) => Some(rows),
+            Err(error) => {
+                tracing::debug!(error, path = %module.path.display(), "cannot make unwind rows in advance");
+                self.ahead.insert(module.version, Err(error));
+                None
+            }
         }
     }
 
@@ -265,5 +279,18 @@ mod tests {
             assert_eq!(follower.rows(module), known);
         }
         assert!(follower.ahead.is_empty(), "each is asked for once");
+    }
+
+    #[test]
+    fn an_error_in_advance_is_kept_until_the_file_is_mapped() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let (_, module) = modules.iter().next().unwrap();
+        let mut follower = CodeFollower::new(None);
+        let error = Err("too much".to_owned());
+        follower.know([(module.version, error.clone())].into());
+        assert!(follower.rows_in_advance(module).is_none() && follower.rows_in_advance(module).is_none());
+        assert_eq!(follower.rows(module), error);
     }
 }
