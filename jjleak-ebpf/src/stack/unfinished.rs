@@ -42,7 +42,7 @@ const WALK_BITS: u64 = 27;
 const ADDRESS_BITS: u64 = 48;
 /// Hashed in place of a frame pointer that leads nowhere; no aligned address.
 const NO_FRAME: u64 = 1;
-/// Maximum number of queries of mappings in a walk; beyond, words do not count as addresses of code.
+/// Maximum number of queries of mappings in a walk; beyond, words count as addresses of code.
 const MAX_QUERIES: u64 = 1024;
 
 const CONTINUE: i64 = 0;
@@ -70,6 +70,10 @@ mod memory {
     pub(super) const MASK: u64 = 3;
     pub(super) const BITS: u64 = 2;
 }
+
+/// Kind of a page that may hold anything. Words that are no addresses of code then count for the identity of a stack: one
+/// stack may take several rows, but none ends early.
+const ANY_MEMORY: u64 = memory::CODE | memory::GENERATED;
 
 /// Words of a copied stack: a bit for each, in order.
 pub(super) type Places = [u64; PLACE_WORDS];
@@ -303,7 +307,7 @@ fn kind_of_memory(scratch: Claimed, address: u64) -> u64 {
         return known & memory::MASK;
     }
     if walk.unfinished.queries >= MAX_QUERIES {
-        return memory::DATA;
+        return ANY_MEMORY;
     }
     walk.unfinished.queries += 1;
     walk.unfinished.mapping_kind = memory::DATA;
@@ -314,8 +318,8 @@ fn kind_of_memory(scratch: Claimed, address: u64) -> u64 {
         bpf_find_vma(task, address, note_mapping as *mut c_void, (&raw mut context).cast(), 0)
     };
     if status != 0 && status != NO_MAPPING {
-        // The memory map is locked: the page may hold any of them.
-        return memory::CODE | memory::GENERATED;
+        // The memory map is locked.
+        return ANY_MEMORY;
     }
     let kind = scratch.walk().unfinished.mapping_kind;
     // SAFETY: as above.

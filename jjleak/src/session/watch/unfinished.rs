@@ -66,12 +66,13 @@ impl Watch {
             return false;
         }
         self.receive_files();
-        let mut lookup = Lookup::new(watched, &self.files.log, &mut self.stacks.code);
+        let is_last = until_ns == u64::MAX;
+        let mut lookup = Lookup::new(watched, &self.files.log, &mut self.stacks.code, is_last);
         let max_wait_ns = u64::try_from(MAX_WAIT.as_nanos()).unwrap_or(u64::MAX);
         let since_ns = now_ns().saturating_sub(max_wait_ns);
         let (mut rows, mut kept, mut unchanged) = (BTreeSet::new(), Vec::new(), 0);
         for copy in copies {
-            let can_wait = until_ns != u64::MAX && copy.walk.taken_ns > since_ns;
+            let can_wait = !is_last && copy.walk.taken_ns > since_ns;
             match lookup.finish(&copy, &self.accounting.collector) {
                 Outcome { awaits_code: true, .. } if can_wait => kept.push(copy),
                 Outcome { longer: Some(stack), .. } => {
@@ -112,17 +113,24 @@ struct Lookup<'watch> {
     history: Option<CodeHistory>,
     /// Code at the addresses seen so far.
     known: HashMap<u64, Code>,
+    /// True if the program is over: nothing more can become known.
+    is_last: bool,
 }
 
 impl<'watch> Lookup<'watch> {
-    fn new(watched: &'watch Watched, log: &'watch FileLog, code: &'watch mut CodeFollower) -> Self {
+    fn new(
+        watched: &'watch Watched,
+        log: &'watch FileLog,
+        code: &'watch mut CodeFollower,
+        is_last: bool,
+    ) -> Self {
         let since_ns = watched.image_since_ns;
         // A forked child begins with its parent's code.
         let pids =
             || [Some(watched.pid()), watched.forked_from].into_iter().flatten().map(|pid| pid.number().get());
         let history = || CodeHistory::new(pids().flat_map(|pid| log.code_of(pid, since_ns)));
         let history = pids().all(|pid| log.is_complete(pid, since_ns)).then(history);
-        Self { watched, code, history, known: HashMap::new() }
+        Self { watched, code, history, known: HashMap::new(), is_last }
     }
 
     fn finish(&mut self, copy: &StackCopy, collector: &Collector) -> Outcome {
@@ -194,6 +202,10 @@ impl<'watch> Lookup<'watch> {
         }
         // A scan that has not found the code may not have found the JVM's library either.
         let has_owner = is_mapped || self.watched.jvm.is_there();
-        has_owner.then(|| self.watched.jvm.code_at(address)).flatten().unwrap_or(Code::Generated)
+        match has_owner.then(|| self.watched.jvm.code_at(address)).flatten() {
+            // A JVM that ended before it was read.
+            Some(Code::Unknown) if self.is_last => Code::Generated,
+            code => code.unwrap_or(Code::Generated),
+        }
     }
 }
