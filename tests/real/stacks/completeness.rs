@@ -34,7 +34,7 @@ fn run(command: &[&str]) -> (Document, Vec<String>) {
 
     let ended = Jjleak::start(jjleak).end().assert_done();
 
-    let reports = std::fs::read_to_string(ended.file("report.json")).unwrap();
+    let reports = fs::read_to_string(ended.file("report.json")).unwrap();
     (serde_json::from_str(reports.lines().last().unwrap()).unwrap(), ended.stderr)
 }
 
@@ -286,7 +286,7 @@ fn stacks_of_a_program_of_musl_are_complete_up_to_its_start() {
     require_program!("musl-gcc");
     let folder = tempfile::tempdir().unwrap();
     let (source, program) = (folder.path().join("musl.c"), folder.path().join("musl"));
-    std::fs::write(&source, OF_MUSL).unwrap();
+    fs::write(&source, OF_MUSL).unwrap();
     let mut compiler = Command::new("musl-gcc");
     compiler.args(["-O2", "-g", "-fno-builtin", "-pthread", "-o"]).args([&program, &source]);
     assert!(compiler.status().unwrap().success());
