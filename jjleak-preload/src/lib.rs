@@ -18,7 +18,7 @@ mod imports;
 mod next;
 mod operators;
 
-use std::cell::Cell;
+use std::arch::asm;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,6 @@ const DISTANCE: &std::ffi::CStr = c"JJLEAK_SAMPLE_BYTES";
 
 /// Bytes between two samples, on average; 0 before the environment was read.
 static BYTES: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// True once a function of malloc was called in this thread, while samples are consumed.
-    static WAS_CALLED: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Runs when the library is loaded, before other threads exist.
 #[used]
@@ -78,13 +73,30 @@ unsafe fn number(text: *const std::ffi::c_char) -> u64 {
     number
 }
 
-/// A block from the next library's function, while samples are consumed.
-#[cold]
-fn allocated(block: *mut c_void, size: usize) {
-    WAS_CALLED.set(true);
-    if !block.is_null() {
-        hooks::allocated(block.cast(), size, distance());
+/// Samples a block from the next library's function, while samples are consumed; returns the block.
+#[inline]
+fn sampled(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return block;
     }
+    match hooks::point_in(size) {
+        None => block,
+        Some(point) => {
+            let mut block = at_point(block, size, point);
+            // Nothing, but no tail call: the stack of the sample keeps the function that the program has called.
+            // SAFETY: changes nothing.
+            unsafe { asm!("/* {} */", inout(reg) block, options(nostack, preserves_flags)) };
+            block
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn at_point(block: *mut c_void, size: usize, point: hooks::Point) -> *mut c_void {
+    hooks::at_point(block.cast(), size, point, distance());
+    // The callers do not know that they have it already: they would keep it in a register, and save that, at each call.
+    std::hint::black_box(block)
 }
 
 /// Calls a function of the next library that may call others of its functions by name: those do not count.
@@ -93,9 +105,7 @@ fn call(size: usize, of_next: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if !hooks::are_consumed() {
         return of_next();
     }
-    let block = hooks::nested(of_next);
-    allocated(block, size);
-    block
+    sampled(hooks::nested(of_next), size)
 }
 
 /// # Safety
@@ -104,10 +114,7 @@ fn call(size: usize, of_next: impl FnOnce() -> *mut c_void) -> *mut c_void {
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: as promised by the caller.
     let block = next::malloc().map_or(ptr::null_mut(), |malloc| unsafe { malloc(size) });
-    if hooks::are_consumed() {
-        allocated(block, size);
-    }
-    block
+    if hooks::are_consumed() { sampled(block, size) } else { block }
 }
 
 /// # Safety

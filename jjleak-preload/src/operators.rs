@@ -10,23 +10,19 @@ use std::ptr;
 use jjleak_sampler::hooks;
 
 use crate::next::{Function, Visit};
-use crate::{WAS_CALLED, aligned_alloc, allocated, elf, free, malloc};
+use crate::{aligned_alloc, elf, free, malloc, sampled};
 
 /// `const std::nothrow_t &`, which says that null is returned if there is no memory.
 type Nothrow = *const c_void;
 
 /// Samples the block of an `operator new`, unless a function of malloc that it called has.
 #[inline]
-fn sampled(size: usize, new: impl FnOnce() -> *mut c_void) -> *mut c_void {
+fn call_new(size: usize, new: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if !hooks::are_consumed() {
         return new();
     }
-    WAS_CALLED.set(false);
-    let block = new();
-    if !WAS_CALLED.get() {
-        allocated(block, size);
-    }
-    block
+    let (block, is_sampled) = hooks::allocates(new);
+    if is_sampled { block } else { sampled(block, size) }
 }
 
 /// A block is about to be freed by an `operator delete`.
@@ -94,7 +90,7 @@ macro_rules! operators {
                 type New = unsafe extern "C-unwind" fn(usize, $($type),*) -> *mut c_void;
                 // SAFETY: null, or a function of this type by its name.
                 let new = |address: *mut c_void| unsafe { std::mem::transmute::<*mut c_void, Option<New>>(address) };
-                sampled(size, || match new(functions::$new.get()) {
+                call_new(size, || match new(functions::$new.get()) {
                     // SAFETY: as promised by the caller.
                     Some(new) => unsafe { new(size, $($argument),*) },
                     None => {

@@ -18,11 +18,13 @@
 //! - `sampling`: the choice of blocks, and what they stand for.
 //! - `hooks`: functions for other allocators.
 //! - `sampled_blocks`: addresses of sampled blocks that are not freed yet.
+//! - `thread`: state of a thread.
 
 pub mod hooks;
 mod probes;
 mod sampled_blocks;
 mod sampling;
+mod thread;
 
 use std::alloc::{GlobalAlloc, Layout};
 

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::thread::with_thread;
+
 /// Bytes up to the next point while a thread samples nothing.
 const PAUSED: i64 = i64::MAX;
 /// Larger blocks count as of this size. None exists.
@@ -18,41 +20,50 @@ struct Generator {
     process: u32,
 }
 
-// Neither has a destructor: they exist as long as the thread, and their first use allocates nothing.
+// No destructor: it exists as long as the thread, and its first use allocates nothing.
 thread_local! {
-    /// Bytes up to the next point; 0 before the first draw.
-    static LEFT: Cell<i64> = const { Cell::new(0) };
     static GENERATOR: Cell<Generator> = const { Cell::new(Generator { random: 0, process: 0 }) };
+}
+
+fn set_left(left: i64) {
+    with_thread(|thread| thread.left.set(left));
 }
 
 /// Makes a call in which this thread samples nothing.
 #[inline]
 pub(crate) fn paused<T>(call: impl FnOnce() -> T) -> T {
-    let left = LEFT.replace(PAUSED);
+    let left = with_thread(|thread| thread.left.replace(PAUSED));
     let result = call();
-    LEFT.set(left);
+    set_left(left);
     result
 }
 
-/// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
+/// Takes a block of this size off the bytes up to the next point. Returns how many are left if none are: less than one, then.
 #[inline]
-pub(crate) fn draw(size: usize, distance: u64) -> Option<u64> {
-    let left = LEFT.with(|left| {
+pub(crate) fn advance(size: usize) -> Option<i64> {
+    with_thread(|thread| {
         #[expect(clippy::cast_possible_wrap, reason = "at most 2^62")]
-        left.set(left.get() - size.min(MOST_BYTES) as i64);
-        left.get()
-    });
-    if left > 0 { None } else { draw_at_point(left, size, distance) }
+        let left = thread.left.get() - size.min(MOST_BYTES) as i64;
+        thread.left.set(left);
+        thread.has_drawn.set(true);
+        (left <= 0).then_some(left)
+    })
 }
 
-/// The same for a block with a point, or the first one of a thread.
+/// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
+#[cfg(test)]
+fn draw(size: usize, distance: u64) -> Option<u64> {
+    draw_at_point(advance(size)?, size, distance)
+}
+
+/// Bytes that a block with a point stands for, or the first one of a thread, which may have none.
 #[cold]
-fn draw_at_point(left: i64, size: usize, distance: u64) -> Option<u64> {
+pub(crate) fn draw_at_point(left: i64, size: usize, distance: u64) -> Option<u64> {
     let mut generator = GENERATOR.get();
     if generator.random == 0 {
         generator.begin();
         let left = generator.gap(distance).saturating_add(left);
-        LEFT.set(left);
+        set_left(left);
         GENERATOR.set(generator);
         if left > 0 {
             return None;
@@ -60,7 +71,7 @@ fn draw_at_point(left: i64, size: usize, distance: u64) -> Option<u64> {
     }
     // Points have no memory: behind the block, the distance to the next one is as if none had been before.
     generator.reseed_in_child();
-    LEFT.set(generator.gap(distance));
+    set_left(generator.gap(distance));
     GENERATOR.set(generator);
     Some(weighted_bytes(size, distance))
 }
@@ -156,9 +167,9 @@ mod tests {
     #[test]
     fn nothing_is_drawn_while_paused_and_as_before_afterwards() {
         while draw(1, 1000).is_none() {}
-        let left = LEFT.get();
+        let left = with_thread(|thread| thread.left.get());
         paused(|| paused(|| assert_eq!(draw(1 << 40, 1000), None)));
-        assert_eq!(LEFT.get(), left);
+        assert_eq!(with_thread(|thread| thread.left.get()), left);
         assert!(draw(usize::try_from(left).unwrap(), 1000).is_some());
     }
 
