@@ -79,7 +79,13 @@ fn sampled(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
         return block;
     }
-    match hooks::point_in(size) {
+    sampled_at(block, size, hooks::point_in(size))
+}
+
+/// Samples a block at its point, if it has one; returns the block.
+#[inline]
+fn sampled_at(block: *mut c_void, size: usize, point: Option<hooks::Point>) -> *mut c_void {
+    match point {
         None => block,
         Some(point) => {
             let mut block = at_point(block, size, point);
@@ -105,7 +111,8 @@ fn call(size: usize, of_next: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if !hooks::are_consumed() {
         return of_next();
     }
-    sampled(hooks::nested(of_next), size)
+    let (block, point) = hooks::nested(size, || of_next().cast());
+    sampled_at(block.cast(), size, point)
 }
 
 /// # Safety

@@ -51,9 +51,10 @@ pub fn at_point(block: *mut u8, size: usize, point: Point, distance: u64) {
 /// Makes a call. Returns true if a block of this thread was allocated meanwhile. The call need not return: it may throw an exception.
 #[inline]
 pub fn allocates<T>(call: impl FnOnce() -> T) -> (T, bool) {
-    with_thread(|thread| thread.has_drawn.set(false));
-    let result = call();
-    (result, with_thread(|thread| thread.has_drawn.get()))
+    with_thread(|thread| {
+        thread.has_drawn.set(false);
+        (call(), thread.has_drawn.get())
+    })
 }
 
 /// A block that may have been sampled is about to be freed. Returns true if it was sampled.
@@ -72,10 +73,12 @@ pub fn lives_on(block: *mut u8, size: usize, distance: u64) {
     announce(block, size, sampling::weighted_bytes(size, distance));
 }
 
-/// Makes a call in which this thread samples nothing, such as one of a function of the allocator that calls others of them.
+/// Makes a call that allocates a block of this size, by a function of the allocator that may call others of them: those sample nothing. Returns
+/// the block, and the point in it.
 #[inline]
-pub fn nested<T>(call: impl FnOnce() -> T) -> T {
-    sampling::paused(call)
+pub fn nested(size: usize, call: impl FnOnce() -> *mut u8) -> (*mut u8, Option<Point>) {
+    let (block, left) = sampling::paused(size, call);
+    (block, left.map(Point))
 }
 
 #[cold]

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::thread::with_thread;
+use crate::thread::{Thread, with_thread};
 
 /// Bytes up to the next point while a thread samples nothing.
 const PAUSED: i64 = i64::MAX;
@@ -29,25 +29,34 @@ fn set_left(left: i64) {
     with_thread(|thread| thread.left.set(left));
 }
 
-/// Makes a call in which this thread samples nothing.
+/// Makes a call that allocates a block of this size, in which this thread samples nothing. Returns the block, and the result of [`advance`] for
+/// it.
 #[inline]
-pub(crate) fn paused<T>(call: impl FnOnce() -> T) -> T {
-    let left = with_thread(|thread| thread.left.replace(PAUSED));
-    let result = call();
-    set_left(left);
-    result
+pub(crate) fn paused(size: usize, call: impl FnOnce() -> *mut u8) -> (*mut u8, Option<i64>) {
+    with_thread(|thread| {
+        let left = thread.left.replace(PAUSED);
+        let block = call();
+        thread.left.set(left);
+        let point = if block.is_null() { None } else { thread.advance(size) };
+        (block, point)
+    })
 }
 
 /// Takes a block of this size off the bytes up to the next point. Returns how many are left if none are: less than one, then.
 #[inline]
 pub(crate) fn advance(size: usize) -> Option<i64> {
-    with_thread(|thread| {
+    with_thread(|thread| thread.advance(size))
+}
+
+impl Thread {
+    #[inline]
+    fn advance(&self, size: usize) -> Option<i64> {
         #[expect(clippy::cast_possible_wrap, reason = "at most 2^62")]
-        let left = thread.left.get() - size.min(MOST_BYTES) as i64;
-        thread.left.set(left);
-        thread.has_drawn.set(true);
+        let left = self.left.get() - size.min(MOST_BYTES) as i64;
+        self.left.set(left);
+        self.has_drawn.set(true);
         (left <= 0).then_some(left)
-    })
+    }
 }
 
 /// Bytes that a block of this size stands for if it is sampled; `None` if it is not.
@@ -128,6 +137,8 @@ impl Generator {
 #[cfg(test)]
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
 mod tests {
+    use std::ptr;
+
     use super::*;
 
     #[test]
@@ -168,7 +179,14 @@ mod tests {
     fn nothing_is_drawn_while_paused_and_as_before_afterwards() {
         while draw(1, 1000).is_none() {}
         let left = with_thread(|thread| thread.left.get());
-        paused(|| paused(|| assert_eq!(draw(1 << 40, 1000), None)));
+        let block = [0u8; 1].as_mut_ptr();
+        let allocate = || {
+            assert_eq!(draw(1 << 40, 1000), None);
+            block
+        };
+        assert_eq!(paused(0, || paused(1 << 40, allocate).0), (block, None));
+        assert_eq!(with_thread(|thread| thread.left.get()), left);
+        assert_eq!(paused(1 << 40, ptr::null_mut), (ptr::null_mut(), None));
         assert_eq!(with_thread(|thread| thread.left.get()), left);
         assert!(draw(usize::try_from(left).unwrap(), 1000).is_some());
     }
