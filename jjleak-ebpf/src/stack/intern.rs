@@ -17,10 +17,12 @@ use jjleak_common::{
 use super::{Captured, Claimed, unfinished};
 use crate::{
     maps::{FRAMES, STACK_USAGE, STACKS, count, frame_bytes, stack_rows_log2},
-    memory::{add, fetch_add, swap_if},
+    memory::{add, fetch_add, opaque, swap_if},
     ring::wakeup,
     threads,
 };
+
+const _: () = assert!(MAX_FRAMES.is_power_of_two());
 
 /// Finds the row of the stack in `scratch`; if the table is full, the process's [`lost_row`], which is counted.
 #[inline(always)]
@@ -145,7 +147,10 @@ unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId, is_
         (*record).frame_count = frame_count as u32;
         (*record).status = scratch.walk().status as u32;
         threads::describe(scratch.walk().thread, record);
-        slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
+        // Before Linux 6.3, the verifier forgets the bounds of a number that was spilled to the stack before the comparison. The mask
+        // gives others; `opaque` keeps the optimizer from removing it.
+        let frame_count = opaque(frame_count) as usize & (2 * MAX_FRAMES - 1);
+        slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count * 8)
     };
     let is_urgent = is_urgent || scratch.walk().is_java != 0;
     let wakeup = wakeup(&FRAMES, frame_bytes(), is_urgent);

@@ -31,6 +31,9 @@ pub(super) struct Scratch {
     /// Index of this buffer.
     number: u32,
     walk: Walk,
+    /// The frames, preceded by the header that is sent with a new stack. Followed by the buffer: the verifier of Linux 6.1 believes that more
+    /// is sent.
+    record: StackRecord,
     buffer: [u64; BUFFER_WORDS],
     recorded: replay::Recorded,
     extents: replay::Extents,
@@ -41,8 +44,6 @@ pub(super) struct Scratch {
     hashed_words: unfinished::Places,
     /// Header of the current generated code.
     header: [u32; HEADER_WORDS],
-    /// The frames, preceded by the header that is sent with a new stack.
-    record: StackRecord,
 }
 
 /// A buffer with space to move it. The kernel aligns map values to words only.

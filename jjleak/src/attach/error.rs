@@ -106,12 +106,6 @@ pub enum Error {
         "the main thread of the process has ended: the probes of thread {0} cannot be inserted and removed quickly"
     )]
     NoMainThread(Pid),
-    /// Only uprobe-multi links can count consumers, and the kernel binds them to the main thread.
-    #[error(
-        "the probes of the program's samples have semaphores, which need uprobe-multi links: Linux 6.6 or later, and a main \
-         thread that has not ended"
-    )]
-    Semaphore,
     /// More programs with samples than anybody has.
     #[error("the probes at which programs announce samples pass their arguments in too many ways")]
     ManySampleSites,
@@ -169,7 +163,7 @@ impl Error {
     pub fn is_about_sites(&self) -> bool {
         /// Linux's own ENOTSUPP, which has no number in libc (include/linux/errno.h): for an instruction that cannot be probed.
         const ENOTSUPP: i32 = 524;
-        if matches!(self, Self::Semaphore | Self::ManySampleSites) {
+        if matches!(self, Self::ManySampleSites) {
             return true;
         }
         let Self::Attach { source, .. } = self else { return false };

@@ -131,7 +131,6 @@ impl From<attach::Error> for Failure {
             E::NoMainThread(_) => {
                 (PREFLIGHT, "profile it without --max-overhead; --estimate predicts the cost")
             }
-            E::Semaphore => (PREFLIGHT, "use Linux 6.6 or newer, or omit --sampled"),
             E::ManySampleSites => (OTHER, "profile fewer programs, or select a file with -O"),
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),

@@ -5,9 +5,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
+use jjleak::attach::{Programs, Settings};
 use jjleak::render::json::{Document, SamplingDocument, StackDocument};
+use jjleak::snapshot::BlockFilter;
+use jjleak_common::counter::Counter;
+use jjleak_common::sampling::Sampling;
 
 use crate::support::accounts::assert_nothing_lost;
+use crate::support::attached::Attached;
 use crate::support::bounded::{SOON, until};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -164,6 +169,22 @@ fn the_kernel_counts_consumers_however_they_end() {
     let jjleak = sampler.attach(&[]);
     jjleak.kill();
     // The kernel removes the probes of a process that was killed in the background.
+    until(SOON, "nobody consumes samples", || sampler.obey("nothing 0") == 0);
+}
+
+/// As on kernels without links for many probes, before Linux 6.6.
+#[test]
+fn the_kernel_counts_consumers_of_probes_that_are_attached_one_by_one() {
+    require_bpf!();
+    let mut sampler = Sampler::start();
+    let settings =
+        Settings { sampling: Sampling::Announced, one_by_one: true, ..Settings::new(Programs::Samples) };
+    let mut attached = Attached::to(sampler.process.id(), settings);
+    assert_eq!(sampler.obey("flood 10"), 5, "five probes have a consumer");
+    let snapshot = attached.snapshot(BlockFilter { older_ns: 0, blocks_per_stack: 0 });
+    let announced: u64 = snapshot.stacks.iter().map(|(_, stack)| stack.allocated_objects).sum();
+    assert_eq!((announced, snapshot.counters[&Counter::SampleRefused]), (256 * 10, 0));
+    drop(attached);
     until(SOON, "nobody consumes samples", || sampler.obey("nothing 0") == 0);
 }
 

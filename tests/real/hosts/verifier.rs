@@ -34,11 +34,16 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     };
     let bare = plain(Programs::Bare);
     let java_heap = plain(Programs::JavaHeap);
+    let samples =
+        Settings { sampling: Sampling::Announced, threads: true, trace: true, ..plain(Programs::Samples) };
+    let growth = Settings { faults: true, ..plain(Programs::Accounting) };
     let kinds = [
         (accounting, "resize_enter"),
         (all, "resize_enter"),
         (bare, "bare_enter"),
         (java_heap, "java_object"),
+        (samples, "sample_allocated"),
+        (growth, "fault_of_program"),
     ];
     for (settings, largest) in kinds {
         let attachment = Attachment::load(settings).unwrap();

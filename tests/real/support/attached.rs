@@ -1,7 +1,7 @@
 //! The accounting of a running process, read without the command line.
 
-use jjleak::allocators::{Hints, find_sites};
-use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
+use jjleak::allocators::{Hints, find_sites, sample_sites};
+use jjleak::attach::{Attachment, CodeMapping, Part, Programs, Scope, Settings, Target};
 use jjleak::collect::Collector;
 use jjleak::jvm::{self, Jvm, ProcessMemory, Symbols};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
@@ -31,7 +31,12 @@ impl Attached {
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.content().unwrap(), Hints::default()).unwrap().profiled {
+            let content = module.content().unwrap();
+            let found = match settings.programs {
+                Programs::Samples => sample_sites((&content).into()),
+                _ => find_sites(&content, Hints::default()),
+            };
+            for allocator in found.unwrap().profiled {
                 let target = |site| Target { file: module.stable_path(), site };
                 let targets: Vec<_> = allocator.sites.into_iter().map(target).collect();
                 attachment.attach(Scope::Process { slot, thread: pid }, &targets).unwrap();

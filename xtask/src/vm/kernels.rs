@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{SMALL, boot, check, prepare, release, root};
 use crate::{
     command::{announce, run, stdout},
-    dist, workspace,
+    dist, preload, workspace,
 };
 
 /// Debian's archive, with the releases that have kernels.
@@ -48,7 +48,9 @@ struct Row {
 pub(crate) fn test() -> Result<ExitCode> {
     let folder = prepare()?;
     let archive = folder.join("initramfs");
-    fs::write(&archive, root(&dist::portable()?, &folder)?).context("cannot write the machine's files")?;
+    let jjleak = dist::portable()?;
+    let sampler = jjleak.with_file_name(preload::LIBRARY);
+    fs::write(&archive, root(&jjleak, &sampler, &folder)?).context("cannot write the machine's files")?;
     let mut rows = Vec::new();
     for suite in SUITES {
         for kernel in kernels(suite, &folder)? {
@@ -177,7 +179,7 @@ fn outcome(console: &str) -> Result<String> {
         return Ok(format!("NOT exact: {}", report["trial"]["measured"]));
     }
     let runs = match check(console) {
-        Ok(()) => "self-test, 3 runs and `growth` exact; `heap` loads".to_owned(),
+        Ok(()) => "self-test, 5 runs, `growth` and `--sampled` exact; `heap` loads".to_owned(),
         Err(error) => format!("self-test exact; {error:#}"),
     };
     let optional: Vec<_> = missing.iter().map(|(_, why, _)| format!("without: {why}")).collect();
@@ -187,8 +189,8 @@ fn outcome(console: &str) -> Result<String> {
 fn written(rows: &[Row]) -> String {
     let mut out = String::from(
         "# jjleak on kernels\n\n`cargo xtask kernels` boots Debian's kernels in a virtual machine with the portable binary, and runs \
-         `jjleak self-test`\nand four profiles of a program that leaks (plain, `--follow`, `--mmap`, and `jjleak growth`). It has each kernel load the \
-         program of `jjleak heap`,\ntoo. [What this means](../kernels.md).\n\n\
+         `jjleak self-test`\nand seven profiles of a program that leaks (plain, `--follow`, `--mmap`, `--combined-only`, `--sample-bytes` with \
+         `--threads`, `--sampled`, and\n`jjleak growth`). It has each kernel load the program of `jjleak heap`, too. [What this means](../kernels.md).\n\n\
          | kernel | from, or restricted by | outcome |\n|---|---|---|\n",
     );
     for Row { kernel, what, outcome } in rows {

@@ -17,7 +17,7 @@ use crate::{
     apt, build,
     command::{announce, on_path, run, stdout},
     ledger::functions,
-    workspace,
+    preload, workspace,
 };
 use initramfs::Initramfs;
 
@@ -32,12 +32,15 @@ const LEAKED: [u64; 2] = [1000, 123_000];
 const ALLOCATED: [u64; 2] = [2000, 200_000];
 
 /// Options of the runs of jjleak on a program that leaks.
-const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
+const RUNS: [&str; 5] = ["", "--follow", "--mmap", "--combined-only", "--sample-bytes=1 --threads"];
 
 /// Prefix of what came of another source, on the machine's console.
 const SOURCE: &str = "jjleak-vm-source:";
 /// Other sources whose programs the kernel must load.
 const SOURCES: [&str; 1] = ["heap"];
+
+/// Prefix of the report on blocks that the program announces itself.
+const SAMPLES: &str = "jjleak-vm-samples:";
 
 /// Prefix of the report on pages that became resident.
 const GROWTH: &str = "jjleak-vm-growth:";
@@ -60,12 +63,17 @@ pub(crate) fn test() -> Result<ExitCode> {
     run(Command::new("strip").args(["--strip-debug", "-o"]).args([&jjleak, &built]))?;
     let kernel = kernel(&folder)?;
     let archive = folder.join("initramfs");
-    fs::write(&archive, root(&jjleak, &folder)?).context("cannot write the machine's files")?;
+    let sampler = built.with_file_name(preload::LIBRARY);
+    fs::write(&archive, root(&jjleak, &sampler, &folder)?).context("cannot write the machine's files")?;
     announce(&format!("booting {}", kernel.display()));
     let console = boot(&kernel, &archive, &SMALL, "")?;
     match check(&console) {
         Ok(()) => {
-            println!("vm-test: {} reports are exact on {}", RUNS.len(), release(&console));
+            println!(
+                "vm-test: {} reports are exact on {}, and so are samples",
+                RUNS.len(),
+                release(&console)
+            );
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
@@ -109,8 +117,8 @@ fn kernel(folder: &Path) -> Result<PathBuf> {
     Ok(kernel)
 }
 
-/// The machine's files: jjleak, the program that leaks, a program that runs both, and the libraries of all.
-fn root(jjleak: &Path, folder: &Path) -> Result<Vec<u8>> {
+/// The machine's files: jjleak with its sampler, the program that leaks, a program that runs both, and the libraries of all.
+fn root(jjleak: &Path, sampler: &Path, folder: &Path) -> Result<Vec<u8>> {
     let sources = workspace::root().join("tests/fixtures/vm");
     let mut archive = Initramfs::default();
     let mut programs = vec![(jjleak.to_owned(), "bin/jjleak")];
@@ -133,6 +141,7 @@ fn root(jjleak: &Path, folder: &Path) -> Result<Vec<u8>> {
             }
         }
     }
+    archive.copy(sampler, &Path::new("bin").join(preload::LIBRARY))?;
     Ok(archive.finish())
 }
 
@@ -177,7 +186,10 @@ fn check(console: &str) -> Result<()> {
         ensure!(console.contains(&format!("{SOURCE} {source}: loads")), "jjleak {source} fails");
     }
     let growth = console.lines().find_map(|line| line.split_once(GROWTH)).context("jjleak growth fails")?;
-    check_growth(growth.1.trim()).context("jjleak growth")
+    check_growth(growth.1.trim()).context("jjleak growth")?;
+    let samples =
+        console.lines().find_map(|line| line.split_once(SAMPLES)).context("jjleak --sampled fails")?;
+    check_report(samples.1.trim()).context("jjleak --sampled")
 }
 
 /// Checks that the pages that are resident, and those that were, belong to the function that has touched them.
@@ -256,11 +268,14 @@ mod tests {
             )
             .replace('\n', "")
         };
-        let sources = format!("{SOURCE} heap: loads\n{}\n", pages(1_228_800));
+        let samples = line.replace(REPORT, SAMPLES);
+        let sources = format!("{samples}{SOURCE} heap: loads\n{}\n", pages(1_228_800));
         assert!(check(&(line.repeat(RUNS.len()) + &sources)).is_ok());
+        let failed = sources.replace(&samples, "");
+        assert!(check(&(line.repeat(RUNS.len()) + &failed)).is_err());
         assert!(check(&(line.clone() + &sources)).is_err());
         assert!(check(&line.repeat(RUNS.len())).is_err());
-        let wrong = format!("{SOURCE} heap: loads\n{}\n", pages(1_228_801));
+        let wrong = format!("{samples}{SOURCE} heap: loads\n{}\n", pages(1_228_801));
         assert!(check(&(line.repeat(RUNS.len()) + &wrong)).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::from_mut;
 
-use aya_obj::generated::bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
+use aya_obj::generated::bpf_attach_type::{BPF_PERF_EVENT, BPF_TRACE_UPROBE_MULTI};
 use aya_obj::generated::{
     BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type,
 };
@@ -132,6 +132,18 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     let number = undisturbed(|| call(bpf_cmd::BPF_LINK_CREATE, &mut { attr }))?;
     // SAFETY: the kernel has just created this descriptor for jjleak.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Attaches a program to a perf event. Closing the descriptor detaches it and closes the event.
+pub(super) fn link_event(program: BorrowedFd<'_>, event: &impl AsRawFd, cookie: u64) -> io::Result<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let create = unsafe { &mut attr.link_create };
+    create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    create.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
+    create.attach_type = BPF_PERF_EVENT as u32;
+    create.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
 }
 
 /// The kernel's number of a link; `None` if it does not report it.

@@ -17,7 +17,6 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use aya::Ebpf;
-use aya::programs::uprobe::UProbeLinkId;
 use jjleak_common::cookie::Cookie;
 use jjleak_common::process::ProcessSlot;
 use nix::libc::ESRCH;
@@ -58,7 +57,7 @@ struct Placed {
 enum Links {
     Multi(OwnedFd),
     /// One for each site; none after a removed link that could not be replaced.
-    PerfEvents(Vec<UProbeLinkId>),
+    PerfEvents(Vec<perf::Link>),
 }
 
 impl Probes {
@@ -272,9 +271,6 @@ impl Links {
             }
             // No uprobe-multi links, no main thread, or no process.
             Some(Err(_)) | None => {
-                if group.sites.iter().any(|site| semaphore_of(site) != 0) {
-                    return Err(Error::Semaphore);
-                }
                 Host::this().check_perf_events()?;
                 perf::load(ebpf, programs.names())?;
                 Ok(Self::PerfEvents(perf::attach(ebpf, scope, group)?))
