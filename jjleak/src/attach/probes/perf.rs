@@ -12,7 +12,6 @@ use aya::Ebpf;
 use aya::programs::ProgramError;
 use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkId, UProbeScope};
-
 use perf_event::Builder;
 use perf_event::events::Dynamic;
 
@@ -64,7 +63,7 @@ fn attach_one(program: &mut UProbe, scope: Scope, file: &Path, site: &ProbeSite)
     let semaphore = semaphore_of(site);
     if semaphore != 0 {
         let program = program.fd().map_err(|source| Error::attach(scope, sites, source))?;
-        return count(program.as_fd(), thread, file, site.offset(), semaphore, cookie)
+        return attach_counted(program.as_fd(), thread, file, site.offset(), semaphore, cookie)
             .map(Link::Counted)
             .map_err(|source| Error::attach(scope, sites, source));
     }
@@ -74,8 +73,8 @@ fn attach_one(program: &mut UProbe, scope: Scope, file: &Path, site: &ProbeSite)
     program.attach(point, file, probed).map(Link::Plain).map_err(|source| Error::attach(scope, sites, source))
 }
 
-/// Attaches a program to an offset of a file, and has the kernel count it in the semaphore.
-fn count(
+/// Attaches a program to an offset of a file. The kernel raises the semaphore until the link is closed.
+fn attach_counted(
     program: BorrowedFd<'_>,
     thread: Option<NonZeroU32>,
     file: &Path,
