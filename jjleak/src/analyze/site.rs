@@ -83,11 +83,27 @@ const HELPER_PREFIXES: [&str; 40] = [
     "Unsafe_",
 ];
 
+/// Parts of the paths of files whose functions do so. Debug information has inlined functions, and generic ones, without their module.
+const HELPER_SOURCES: [&str; 8] = [
+    "/library/alloc/src/",
+    "/library/core/src/",
+    "/library/std/src/alloc.rs",
+    "/library/std/src/collections/",
+    "/library/std/src/sys/",
+    "/hashbrown-",
+    "/jjleak-sampler/src/",
+    "/include/c++/",
+];
+
 /// Name prefixes of functions of heap samplers that are linked into programs, and call the allocator.
 const SAMPLER_PREFIXES: [&str; 5] =
     ["jjleak_sampler::", "<jjleak_sampler::", "dd_probe_", "dd_allocation_", "gotter_"];
 
-/// Name prefixes of the C library's files. It allocates for its caller, as in `fopen` and `getaddrinfo`.
+/// Path of Rust's standard library. It allocates for its caller, as in `std::fs::read`. Functions are not known by `std::` in their
+/// names: the program's own can be inlined into them, as into `std::sys::backtrace::__rust_begin_short_backtrace`.
+const RUST_LIBRARY: &str = "/library/std/src/";
+
+/// Name prefixes of the C library's files. It allocates for its caller, too, as in `fopen` and `getaddrinfo`.
 const C_LIBRARY: [&str; 6] = ["libc.so", "libc-2.", "libc.musl", "ld-linux", "ld-musl", "libpthread"];
 
 /// The entry point of programs, before any code of their own.
@@ -113,6 +129,7 @@ pub(super) fn is_helper(frame: &Frame) -> bool {
             JAVA_HELPERS.iter().any(|helper| name.contains(helper))
         }
         _ if has_helper_prefix(name) || has_helper_prefix(without_type(name)) => true,
+        _ if HELPER_SOURCES.iter().any(|part| frame.file.contains(part)) => true,
         _ => {
             let name = name.split(['(', '<', '@', '.']).next().unwrap_or_default();
             let last = name.rsplit("::").next().unwrap_or_default();
@@ -143,17 +160,18 @@ pub(super) fn without_type(symbol: &str) -> &str {
 }
 
 /// Index of the call site's caller: the first frame after the allocation function that is neither a helper
-/// nor in the C library. If only the C library is on the stack, its first frame that is no helper; failing
+/// nor in a standard library. If only such a library is on the stack, its first frame that is no helper; failing
 /// that, the allocation function.
 pub(super) fn caller(frames: &[SharedFrame]) -> usize {
     let callers = || frames.iter().enumerate().skip(1).filter(|(_, frame)| !is_helper(frame));
-    let of_program = callers().find(|(_, frame)| !is_of_c_library(frame) && frame.symbol != ENTRY_POINT);
+    let of_program =
+        callers().find(|(_, frame)| !is_of_standard_library(frame) && frame.symbol != ENTRY_POINT);
     of_program.or_else(|| callers().next()).map_or(0, |(index, _)| index)
 }
 
-fn is_of_c_library(frame: &Frame) -> bool {
+fn is_of_standard_library(frame: &Frame) -> bool {
     let file = frame.module.rsplit('/').next().unwrap_or_default();
-    C_LIBRARY.iter().any(|beginning| file.starts_with(beginning))
+    C_LIBRARY.iter().any(|beginning| file.starts_with(beginning)) || frame.file.contains(RUST_LIBRARY)
 }
 
 /// Identity of the call site of a stack.
@@ -303,6 +321,31 @@ mod tests {
         let before_main =
             stack(&[("malloc", libc), ("init", libc), ("__libc_start_main", libc), ("_start", "app")]);
         assert_eq!(before_main[caller(&before_main)].symbol, "init");
+    }
+
+    #[test]
+    fn inlined_functions_of_standard_libraries_do_not_hide_who_calls_them() {
+        let rust = "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library";
+        let source = |(symbol, file): (&str, &str)| {
+            let (symbol, file) = (symbol.to_owned(), file.to_owned());
+            SharedFrame::new(Frame { symbol, file, kind: FrameKind::Native, ..Frame::default() })
+        };
+        let stack = |frames: &[(&str, &str)]| -> Vec<_> { frames.iter().copied().map(source).collect() };
+        let named = |frames: &[SharedFrame]| frames[caller(frames)].symbol.clone();
+        let of = |path: &str| format!("{rust}{path}");
+        let (system, unix, vec) =
+            (of("/std/src/alloc.rs"), of("/std/src/sys/alloc/unix.rs"), of("/alloc/src/vec/mod.rs"));
+        let (read, runtime) = (of("/std/src/fs.rs"), of("/std/src/rt.rs"));
+        let inner =
+            [("malloc", ""), ("alloc", &*unix), ("alloc_impl_runtime", &*system), ("push<u8>", &*vec)];
+        let keep = [("keep", "/home/dev/src/main.rs")];
+        assert_eq!(named(&stack(&[&inner[..], &keep].concat())), "keep");
+        let runs = [("read", &*read), ("{closure#0}", "src/main.rs"), ("lang_start", &*runtime)];
+        assert_eq!(named(&stack(&[&inner[..], &runs].concat())), "{closure#0}");
+        assert_eq!(named(&stack(&[&inner[..], &runs[2..]].concat())), "lang_start");
+        let cpp =
+            [("malloc", ""), ("push_back", "/usr/include/c++/12/bits/stl_vector.h"), ("keep", "keep.cc")];
+        assert_eq!(named(&stack(&cpp)), "keep");
     }
 
     #[test]
