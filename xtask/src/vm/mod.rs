@@ -24,7 +24,7 @@ use initramfs::Initramfs;
 /// Package that depends on Debian's kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// The limit ends a hung machine, which would otherwise run forever; it allows for software emulation.
-const SMALL: Machine = Machine { memory_mib: "1024", limit_seconds: "300" };
+const SMALL: Machine = Machine { memory_mib: "1024", limit_seconds: "600" };
 /// Prefix of each report on the machine's console.
 const REPORT: &str = "jjleak-vm-report:";
 /// Blocks and bytes that `leak.c` leaks and allocates.
