@@ -4,6 +4,7 @@
 //! - `baseline`: subtraction of a saved profile.
 //! - `difference`: comparison of two profiles.
 //! - `site`: identity of call sites.
+//! - `helpers`: functions that allocate for their callers; `rust_crates`: crates of Rust functions.
 //! - `findings`: call sites grouped by their cause in the application.
 //! - `history`: call sites across profiles.
 //! - `judge`: verdicts from histories.
@@ -15,11 +16,13 @@ mod baseline;
 mod difference;
 mod findings;
 mod growth;
+mod helpers;
 mod history;
 mod judge;
 #[cfg(test)]
 mod labelled;
 mod rise;
+mod rust_crates;
 mod site;
 mod statistics;
 
@@ -131,6 +134,10 @@ pub struct Ranking<'a> {
     pub top: Vec<&'a StackProfile>,
     /// The remaining stacks.
     pub rest: Vec<&'a StackProfile>,
+}
+
+fn begins_with(name: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|beginning| name.starts_with(beginning))
 }
 
 #[cfg(test)]

@@ -5,159 +5,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use smallvec::SmallVec;
 
+use super::helpers::{is_helper, is_of_standard_library};
 use crate::profile::{Frame, FrameKind, SharedFrame};
 
 /// Frames that identify a call site, from the caller on. Deeper frames vary with a server's requests: a leak
 /// would be spread over too many sites, and none would show it.
 const IDENTIFYING_FRAMES: usize = 12;
 
-/// Last name components of functions that return what they have allocated.
-const HELPER_NAMES: [&str; 18] = [
-    "zalloc",
-    "palloc",
-    "memalign",
-    "aligned_alloc",
-    "strdup",
-    "strndup",
-    "memdup",
-    "asprintf",
-    "allocatememory",
-    // CPython: memory of any object.
-    "genericalloc",
-    "gc_new",
-    "gc_newvar",
-    "pyobject_new",
-    "pyobject_newvar",
-    // Redis: memory of any string.
-    "sdsnewlen",
-    "sdsnew",
-    "sdsdup",
-    "sdsmakeroomfor",
-];
-
-/// Words in the last name component of helpers, unless the name has a purpose, as in `preallocate_pages`.
-const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
-const PURPOSE: &str = "allocat";
-
-/// Name prefixes of functions that return what they have allocated, or grow a container.
-const HELPER_PREFIXES: [&str; 40] = [
-    "operator new",
-    "void* operator new",
-    "__gnu_cxx::",
-    "std::allocator",
-    "std::__allocate",
-    "std::__new_allocator",
-    "std::__detail::_Hashtable_alloc",
-    "std::_Vector_base",
-    "std::vector",
-    "std::deque",
-    "std::_Deque_base",
-    "std::list",
-    "std::__cxx11::list",
-    "std::__cxx11::_List_base",
-    "std::_Rb_tree",
-    "std::map",
-    "std::set",
-    "std::_Hashtable",
-    "std::unordered_",
-    "std::basic_string",
-    "std::__cxx11::basic_string",
-    "std::string",
-    "std::make_unique",
-    "std::make_shared",
-    "std::__shared_",
-    "std::shared_ptr",
-    "std::allocate_shared",
-    "alloc::",
-    "<alloc::",
-    "__rust_",
-    "__rdl_",
-    "__rg_",
-    "hashbrown::",
-    "std::collections::",
-    "<std::collections::",
-    "core::",
-    "<core::",
-    "os::",
-    "AllocateHeap",
-    "Unsafe_",
-];
-
-/// Parts of the paths of files whose functions do so. Debug information has inlined functions, and generic ones, without their module.
-const HELPER_SOURCES: [&str; 8] = [
-    "/library/alloc/src/",
-    "/library/core/src/",
-    "/library/std/src/alloc.rs",
-    "/library/std/src/collections/",
-    "/library/std/src/sys/",
-    "/hashbrown-",
-    "/jjleak-sampler/src/",
-    "/include/c++/",
-];
-
-/// Name prefixes of functions of heap samplers that are linked into programs, and call the allocator.
-const SAMPLER_PREFIXES: [&str; 5] =
-    ["jjleak_sampler::", "<jjleak_sampler::", "dd_probe_", "dd_allocation_", "gotter_"];
-
-/// Path of Rust's standard library. It allocates for its caller, as in `std::fs::read`. Functions are not known by `std::` in their
-/// names: the program's own can be inlined into them, as into `std::sys::backtrace::__rust_begin_short_backtrace`.
-const RUST_LIBRARY: &str = "/library/std/src/";
-
-/// Name prefixes of the C library's files. It allocates for its caller, too, as in `fopen` and `getaddrinfo`.
-const C_LIBRARY: [&str; 6] = ["libc.so", "libc-2.", "libc.musl", "ld-linux", "ld-musl", "libpthread"];
-
 /// The entry point of programs, before any code of their own.
 const ENTRY_POINT: &str = "_start";
-
-/// The same for Java, as parts of class and method names.
-const JAVA_HELPERS: [&str; 6] = [
-    "misc.Unsafe.",
-    "java.nio.DirectByteBuffer.",
-    "java.nio.ByteBuffer.allocateDirect",
-    "java.util.zip.Inflater.init",
-    "java.util.zip.Deflater.init",
-    "java.nio.Bits.",
-];
-
-/// Returns whether a function returns what it has allocated, so that its caller is the relevant one.
-pub(super) fn is_helper(frame: &Frame) -> bool {
-    let name = frame.symbol.as_str();
-    match frame.kind {
-        FrameKind::JvmGenerated | FrameKind::Memory | FrameKind::Class | FrameKind::Thread => true,
-        FrameKind::Java | FrameKind::JavaInlined => {
-            let name = name.replace('/', ".");
-            JAVA_HELPERS.iter().any(|helper| name.contains(helper))
-        }
-        _ if has_helper_prefix(name) || has_helper_prefix(without_type(name)) => true,
-        _ if HELPER_SOURCES.iter().any(|part| frame.file.contains(part)) => true,
-        _ => {
-            let name = name.split(['(', '<', '@', '.']).next().unwrap_or_default();
-            let last = name.rsplit("::").next().unwrap_or_default();
-            let last = last.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_').to_ascii_lowercase();
-            HELPER_NAMES.iter().any(|ending| last.ends_with(ending))
-                || (HELPER_WORDS.iter().any(|word| last.contains(word)) && !last.contains(PURPOSE))
-        }
-    }
-}
-
-fn has_helper_prefix(name: &str) -> bool {
-    HELPER_PREFIXES.iter().chain(&SAMPLER_PREFIXES).any(|beginning| name.starts_with(beginning))
-}
-
-/// A C++ function without its return type, which precedes the names of template instances.
-pub(super) fn without_type(symbol: &str) -> &str {
-    let (mut depth, mut start) = (0_u32, 0);
-    for (index, byte) in symbol.bytes().enumerate() {
-        match byte {
-            b'<' => depth += 1,
-            b'>' => depth = depth.saturating_sub(1),
-            b' ' if depth == 0 => start = index + 1,
-            b'(' if depth == 0 => break,
-            _ => {}
-        }
-    }
-    &symbol[start..]
-}
 
 /// Index of the call site's caller: the first frame after the allocation function that is neither a helper
 /// nor in a standard library. If only such a library is on the stack, its first frame that is no helper; failing
@@ -167,11 +23,6 @@ pub(super) fn caller(frames: &[SharedFrame]) -> usize {
     let of_program =
         callers().find(|(_, frame)| !is_of_standard_library(frame) && frame.symbol != ENTRY_POINT);
     of_program.or_else(|| callers().next()).map_or(0, |(index, _)| index)
-}
-
-fn is_of_standard_library(frame: &Frame) -> bool {
-    let file = frame.module.rsplit('/').next().unwrap_or_default();
-    C_LIBRARY.iter().any(|beginning| file.starts_with(beginning)) || frame.file.contains(RUST_LIBRARY)
 }
 
 /// Identity of the call site of a stack.
@@ -286,12 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_with_purposes_of_their_own_are_no_helpers() {
-        for function in
-            ["session_open", "cache_alloc_page", "parse", "Malloc::report", "strdup_all", "preallocate_pages"]
-        {
-            assert!(!is_helper(&frames(&[function])[0]), "{function}");
-        }
+    fn without_a_caller_the_allocation_function_is_the_call_site() {
         assert_eq!(caller(&frames(&["malloc"])), 0);
         assert_eq!(caller(&[]), 0);
     }

@@ -38,15 +38,18 @@ pub(super) fn short_name(frame: &Frame) -> String {
     if name.len() <= LONG_NAME {
         return name.into_owned();
     }
-    let mut depth = 0_u32;
+    let (mut depth, mut before) = (0_u32, None);
     let mut short = String::new();
     for c in name.chars() {
-        let closes = matches!(c, '>' | ')') && depth > 0;
+        let is_arrow = c == '>' && before == Some('-');
+        let closes = matches!(c, '>' | ')') && depth > 0 && !is_arrow;
         depth -= u32::from(closes);
         if depth == 0 {
             short.push(c);
         }
-        depth += u32::from(matches!(c, '<' | '('));
+        // At the beginning of a Rust name, `<` is part of a path, as in `<app::Session as core::clone::Clone>::clone`.
+        depth += u32::from(matches!(c, '<' | '(') && before.is_some());
+        before = Some(c);
     }
     short
 }
@@ -256,6 +259,28 @@ mod tests {
 
     fn rate(per_second: f64, low: f64, high: f64) -> Rate {
         Rate { per_second, low, high }
+    }
+
+    #[test]
+    fn long_names_lose_their_parameters_but_not_the_type_that_a_rust_function_is_of() {
+        let short = |symbol: &str| short_name(&Frame { symbol: symbol.to_owned(), ..Frame::default() });
+        for (long, expected) in [
+            (
+                "std::map<int, std::string, std::less<int> >::operator[](int const&, char const*)",
+                "std::map<>::operator[]()",
+            ),
+            (
+                "<app::Cache<alloc::string::String, app::Session>>::insert::<app::Session, app::Key>",
+                "<app::Cache<>>::insert::<>",
+            ),
+            (
+                "<app::Cache<alloc::string::String, fn(u8) -> u8> as core::clone::Clone>::clone",
+                "<app::Cache<> as core::clone::Clone>::clone",
+            ),
+        ] {
+            assert_eq!(short(long), expected);
+        }
+        assert_eq!(short("<app::Cache<u8>>::insert"), "<app::Cache<u8>>::insert");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod frame;
 mod frames;
 mod paths;
+mod sampler_code;
 pub(crate) mod sums;
 mod thread;
 pub(crate) mod timeline;

@@ -2,21 +2,13 @@
 
 use crate::snapshot::SharedFrame;
 
-/// Beginnings of its functions: of the crate, and of the library that is preloaded.
-const FUNCTIONS: [&str; 3] = ["jjleak_sampler::", "<jjleak_sampler::", "jjleak_preload::"];
-/// Parts of the paths of the crate's files: where inlined functions lack their module, these tell. The second is of a registry.
-const SOURCES: [&str; 2] = ["jjleak-sampler/src/", "/jjleak-sampler-"];
 /// Beginning of the library's file name.
 const LIBRARY: &str = "libjjleak_preload";
 
 /// Removes them, so that a stack begins with the allocator's function: `malloc` of the library; elsewhere, the outermost of these frames,
 /// because the allocator's can be inlined.
 pub(super) fn remove(frames: &mut Vec<SharedFrame>) {
-    let is_of_sampler = |frame: &SharedFrame| {
-        FUNCTIONS.iter().any(|beginning| frame.symbol.starts_with(beginning))
-            || SOURCES.iter().any(|part| frame.file.contains(part))
-    };
-    let innermost = frames.iter().take_while(|frame| is_of_sampler(frame)).count();
+    let innermost = frames.iter().take_while(|frame| frame.is_of_sampler()).count();
     let is_of_library =
         |frame: &SharedFrame| frame.module.rsplit('/').next().is_some_and(|file| file.starts_with(LIBRARY));
     let removed = if frames.get(innermost).is_some_and(is_of_library) {

@@ -2,7 +2,9 @@
 
 use regex::Regex;
 
-use super::super::site::{is_helper, without_type};
+use super::super::begins_with;
+use super::super::helpers::{is_helper, is_of_standard_library, without_type};
+use super::super::rust_crates::defining_path;
 use crate::profile::{Frame, FrameKind, SharedFrame};
 
 /// The user's own rules about frames. Both match functions, source files and modules.
@@ -90,23 +92,16 @@ const LIBRARIES: [&str; 41] = [
 ];
 
 /// Beginnings of functions of runtimes that are linked into programs, of entry points, and of JNI.
-const RUNTIMES: [&str; 24] = [
+const RUNTIMES: [&str; 17] = [
     "std::",
-    "<std::",
     "__gnu_cxx::",
     "boost::asio::",
     "core::",
-    "<core::",
     "alloc::",
-    "<alloc::",
     "hashbrown::",
-    "<hashbrown::",
     "tokio::",
-    "<tokio::",
     "futures_util::",
-    "<futures_util::",
     "hyper::",
-    "<hyper::",
     "__rust_",
     "runtime.",
     "_start",
@@ -118,8 +113,7 @@ const RUNTIMES: [&str; 24] = [
 ];
 
 /// Parts of source paths of standard libraries and fetched dependencies.
-const LIBRARY_SOURCES: [&str; 5] =
-    ["/rustc/", "/rustlib/src/", "/.cargo/registry/", "/usr/include/", "/jjleak-sampler/src/"];
+const LIBRARY_SOURCES: [&str; 2] = ["/.cargo/registry/", "/usr/include/"];
 
 /// Index of the application's frame that is the nearest to the allocation function; `None` if there is none.
 #[must_use]
@@ -157,13 +151,13 @@ fn is_application(frame: &Frame, rules: &Rules) -> bool {
 
 fn is_application_code(frame: &Frame) -> bool {
     let file = frame.module.rsplit('/').next().unwrap_or_default();
-    let is_of_runtime =
-        |name: &str| RUNTIMES.iter().any(|beginning| name.starts_with(beginning)) || is_interpreter(file);
+    let names = [frame.symbol.as_str(), without_type(&frame.symbol), defining_path(&frame.symbol)];
     !(frame.module.is_empty() && frame.symbol.is_empty()
-        || LIBRARIES.iter().any(|beginning| file.starts_with(beginning))
+        || begins_with(file, &LIBRARIES)
+        || is_interpreter(file)
         || is_helper(frame)
-        || is_of_runtime(&frame.symbol)
-        || is_of_runtime(without_type(&frame.symbol))
+        || is_of_standard_library(frame)
+        || names.into_iter().any(|name| begins_with(name, &RUNTIMES))
         || LIBRARY_SOURCES.iter().any(|part| frame.file.contains(part)))
 }
 
@@ -243,10 +237,17 @@ mod tests {
             native("malloc", "libc.so.6"),
             grow.into(),
             native("<std::collections::hash::map::HashMap<K,V,S>>::insert", "app"),
+            native("<T as alloc::slice::<impl [T]>::to_vec_in::ConvertVec>::to_vec", "app"),
+            native("<tokio::runtime::Handle as core::clone::Clone>::clone", "app"),
             native("void std::vector<int, std::allocator<int> >::emplace_back<int>(int&&)", "app"),
             native("app::sessions::remember", "app"),
         ];
         assert_eq!(named(&frames, &Rules::default()), Some("app::sessions::remember"));
+        let of_application = "<alloc::vec::Vec<u8> as app::Cache>::keep";
+        assert_eq!(
+            named(&[native("malloc", "libc.so.6"), native(of_application, "app")], &Rules::default()),
+            Some(of_application)
+        );
     }
 
     #[test]
