@@ -112,8 +112,8 @@ const RUNTIMES: [&str; 17] = [
     "JVM_",
 ];
 
-/// Parts of source paths of standard libraries and fetched dependencies.
-const LIBRARY_SOURCES: [&str; 2] = ["/.cargo/registry/", "/usr/include/"];
+/// Parts of source paths of libraries' headers, of crates that Cargo has fetched, and of the crates in Rust's standard library.
+const LIBRARY_SOURCES: [&str; 3] = ["/usr/include/", "/registry/src/", "/rust/deps/"];
 
 /// Index of the application's frame that is the nearest to the allocation function; `None` if there is none.
 #[must_use]
@@ -231,13 +231,20 @@ mod tests {
 
     #[test]
     fn standard_containers_of_cpp_and_rust_are_not_the_application() {
-        let mut grow = Frame::clone(&native("hashbrown::raw::RawTable<T,A>::reserve_rehash", "app"));
-        grow.file = "/root/.cargo/registry/src/hashbrown/src/raw.rs".to_owned();
+        let inlined = |symbol: &str, file: &str| {
+            Frame { file: file.to_owned(), inlined: true, ..Frame::clone(&native(symbol, "app")) }.into()
+        };
         let frames = [
             native("malloc", "libc.so.6"),
-            grow.into(),
+            inlined("reserve_rehash", "/root/.cargo/registry/src/index/hashbrown-0.17.1/src/raw.rs"),
             native("<std::collections::hash::map::HashMap<K,V,S>>::insert", "app"),
             native("<T as alloc::slice::<impl [T]>::to_vec_in::ConvertVec>::to_vec", "app"),
+            inlined("read", "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/std/src/fs.rs"),
+            inlined("search", "/rust/deps/memchr-2.7.6/src/memmem/mod.rs"),
+            inlined(
+                "parse",
+                "/usr/local/cargo/registry/src/index.crates.io-1949cf8c6b5b557f/json-1.0.0/src/lib.rs",
+            ),
             native("<tokio::runtime::Handle as core::clone::Clone>::clone", "app"),
             native("void std::vector<int, std::allocator<int> >::emplace_back<int>(int&&)", "app"),
             native("app::sessions::remember", "app"),
