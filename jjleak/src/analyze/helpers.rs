@@ -81,6 +81,9 @@ const STD_HELPER_PREFIXES: [&str; 29] = [
     "collections::",
 ];
 
+/// Namespaces of Abseil's containers. Their names begin with `absl::`, and have a namespace of the version in between.
+const ABSEIL_CONTAINERS: [&str; 2] = ["::container_internal::", "::inlined_vector_internal::"];
+
 /// Namespaces in `std` that C++ names have in symbols only: of libc++, and of strings and lists in libstdc++.
 const INLINE_NAMESPACES: [&str; 2] = ["__1::", "__cxx11::"];
 
@@ -136,10 +139,17 @@ fn has_helper_prefix(symbol: &str) -> bool {
     [symbol, without_type(symbol), defining_path(symbol)].into_iter().any(|name| {
         begins_with(name, &HELPER_PREFIXES)
             || begins_with(name, &SAMPLER_PREFIXES)
+            || is_abseil_container(name)
             || name_in_std(name).is_some_and(|name| begins_with(name, &STD_HELPER_PREFIXES))
     })
 }
 
+fn is_abseil_container(name: &str) -> bool {
+    let path = name.split(['<', '(']).next().unwrap_or_default();
+    path.starts_with("absl::") && ABSEIL_CONTAINERS.iter().any(|container| path.contains(container))
+}
+
+/// The name in `std`, without inline namespaces.
 fn name_in_std(name: &str) -> Option<&str> {
     let name = name.strip_prefix("std::")?;
     Some(INLINE_NAMESPACES.iter().find_map(|namespace| name.strip_prefix(namespace)).unwrap_or(name))
@@ -195,6 +205,7 @@ mod tests {
             "std::sys::backtrace::__rust_begin_short_backtrace",
             "<alloc::vec::Vec<app::Session> as app::Cache>::keep",
             "<app::Session as core::clone::Clone>::clone",
+            "absl::lts_20260107::Status::Status(absl::lts_20260107::container_internal::btree<int>*)",
         ] {
             assert!(!is_helper(&function(symbol)), "{symbol}");
         }
@@ -216,8 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_libcxx_are_known_despite_its_inline_namespace() {
+    fn containers_of_cpp_are_known_despite_inline_namespaces() {
         for symbol in [
+            "absl::lts_20260107::container_internal::HashtableSize::NextSeed()",
+            "std::pair<int, bool> absl::lts_20260107::container_internal::btree<int>::insert_unique<int>(int&&)",
             "void* std::__1::__libcpp_operator_new<unsigned long>(unsigned long)",
             "std::__1::basic_string<char, std::__1::allocator<char> >::__init(unsigned long, char)",
             "std::__1::pair<int, bool> std::__1::__hash_table<int>::__emplace_unique_key_args<int>(int&&)",

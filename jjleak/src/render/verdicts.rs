@@ -27,6 +27,9 @@ pub fn site(verdict: &Verdict) -> String {
 /// Longer names, in bytes, are shown without parameters of functions and templates.
 const LONG_NAME: usize = 60;
 
+/// A part of C++ names that is no parameter.
+const ANONYMOUS: &str = "(anonymous namespace)";
+
 /// Name of the call site's function.
 fn function(verdict: &Verdict) -> String {
     verdict.frames.get(verdict.caller).map_or_else(|| NO_STACK.to_owned(), |frame| short_name(frame))
@@ -40,7 +43,7 @@ pub(super) fn short_name(frame: &Frame) -> String {
     }
     let (mut depth, mut before) = (0_u32, None);
     let mut short = String::new();
-    for c in name.chars() {
+    for (index, c) in name.char_indices() {
         let is_arrow = c == '>' && before == Some('-');
         let closes = matches!(c, '>' | ')') && depth > 0 && !is_arrow;
         depth -= u32::from(closes);
@@ -48,7 +51,8 @@ pub(super) fn short_name(frame: &Frame) -> String {
             short.push(c);
         }
         // At the beginning of a Rust name, `<` is part of a path, as in `<app::Session as core::clone::Clone>::clone`.
-        depth += u32::from(matches!(c, '<' | '(') && before.is_some());
+        let opens = matches!(c, '<' | '(') && before.is_some();
+        depth += u32::from(opens && !(depth == 0 && name[index..].starts_with(ANONYMOUS)));
         before = Some(c);
     }
     short
@@ -276,6 +280,10 @@ mod tests {
             (
                 "<app::Cache<alloc::string::String, fn(u8) -> u8> as core::clone::Clone>::clone",
                 "<app::Cache<> as core::clone::Clone>::clone",
+            ),
+            (
+                "google::protobuf::(anonymous namespace)::Factory::add<google::protobuf::(anonymous namespace)::Pair>(int)",
+                "google::protobuf::(anonymous namespace)::Factory::add<>()",
             ),
         ] {
             assert_eq!(short(long), expected);
