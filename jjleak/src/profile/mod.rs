@@ -120,10 +120,10 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.live).sum()
     }
 
-    /// Standard errors of [`Self::allocated`]; `None` if it is exact, or sampled by block.
+    /// Standard errors of [`Self::allocated`]; `None` if it is exact, sampled by block, or not counted yet.
     #[must_use]
     pub fn allocated_error(&self) -> Option<Totals> {
-        self.coverage.windows.map(|windows| windows.allocated_error)
+        self.coverage.windows.filter(|windows| windows.windows > 0).map(|windows| windows.allocated_error)
     }
 
     /// Standard errors of [`Self::live`]; `None` if it is exact or an upper bound. The errors of stacks are independent.
@@ -228,7 +228,9 @@ impl Coverage {
     /// Returns whether live figures are known, at least as estimates; otherwise they are what was allocated.
     #[must_use]
     pub fn knows_live(&self) -> bool {
-        self.source != SourceKind::JavaHeap && self.windows.is_none_or(|windows| windows.follows_frees)
+        // Figures start over when all frees can be followed: until the next window, nothing has been counted.
+        let has_counted = |windows: InWindows| windows.follows_frees && windows.windows > 0;
+        self.source != SourceKind::JavaHeap && self.windows.is_none_or(has_counted)
     }
 
     /// Returns whether figures are estimates.

@@ -83,6 +83,10 @@ pub(crate) fn live_or_allocated(coverage: &Coverage) -> &'static str {
 /// Reason why live memory is unknown, with a remedy; `None` if it is known.
 pub(crate) fn live_unknown(coverage: &Coverage) -> Option<String> {
     let windows = coverage.windows.filter(|_| !coverage.knows_live())?;
+    if windows.follows_frees {
+        let why = "figures have just started over, and no window of time has been counted since";
+        return Some(format!("live memory is unknown: {why} (to do: wait longer)"));
+    }
     let remedy = match windows.needed_percent {
         None => "a higher --max-overhead, or --sample-bytes".to_owned(),
         Some(percent) => format!("--max-overhead {percent}, or --sample-bytes"),
@@ -306,6 +310,8 @@ pub fn render_to(
 
 #[cfg(test)]
 mod tests {
+    use crate::profile::InWindows;
+
     use super::*;
 
     #[test]
@@ -318,5 +324,19 @@ mod tests {
             assert_eq!(rendered, render(&sample::profile(), format, &options).unwrap(), "{format}");
         }
         assert_eq!("png".parse::<Format>(), Err(UnknownFormat("png".to_owned())));
+    }
+
+    #[test]
+    fn figures_that_have_just_started_over_have_no_error_and_live_memory_is_unknown() {
+        let mut profile = sample::profile();
+        let windows = |windows| InWindows { windows, follows_frees: true, ..InWindows::default() };
+        profile.coverage.windows = Some(windows(0));
+        assert_eq!((profile.live_error(), profile.allocated_error()), (None, None));
+        let why = live_unknown(&profile.coverage).unwrap();
+        assert!(why.contains("started over"), "{why}");
+
+        profile.coverage.windows = Some(windows(1));
+        assert!(profile.live_error().is_some() && profile.allocated_error().is_some());
+        assert_eq!(live_unknown(&profile.coverage), None);
     }
 }

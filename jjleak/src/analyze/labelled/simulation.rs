@@ -176,8 +176,12 @@ impl Run {
         let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
         let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
         let settle = Duration::from_secs_f64(self.settle);
-        let windows =
-            self.weight.map(|weight| InWindows { weight, follows_frees: true, ..InWindows::default() });
+        let windows = self.weight.map(|weight| InWindows {
+            windows: 100,
+            weight,
+            follows_frees: true,
+            ..InWindows::default()
+        });
         let coverage = Coverage { settle, combined: self.combined, windows, ..Coverage::default() };
         Profile {
             started_at,

@@ -59,7 +59,7 @@ pub struct Document<S = Stacks> {
     /// estimates if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<u32>,
-    /// True if frees were missed: live memory is unknown, and the live figures are what was allocated. Absent if it is known.
+    /// True if frees were missed, or nothing has been counted yet: live memory is unknown, and the live figures are what was allocated. Absent if it is known.
     #[serde(default, skip_serializing_if = "verdicts::is_false")]
     pub live_unknown: bool,
     /// Standard errors of `live`; absent if it is exact or unknown.
